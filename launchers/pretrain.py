@@ -27,6 +27,9 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
     parser.add_argument("--until", type=int, metavar="K", help="stop behind update K, with a checkpoint")
     parser.add_argument("--print_run_dir", action="store_true", help="print the run folder of --config; start nothing")
+    parser.add_argument(
+        "--doctor", action="store_true", help="examine the ranks and machines of --config; train nothing"
+    )
     parser.add_argument("--local_rank", type=int, help="set by the deepspeed launcher")
     arguments = parser.parse_args()
     if arguments.until is not None and arguments.until < 1:
@@ -38,6 +41,13 @@ def main() -> None:
         from toolkit.run import load_run
 
         print(load_run(arguments.config, arguments.overrides).run.dir)
+        return
+    if arguments.doctor:
+        if arguments.config is None:
+            parser.error("--doctor needs --config")
+        from toolkit.workflows.doctor import examine
+
+        examine(arguments.config, arguments.overrides, ds_config=arguments.ds_config)
         return
     from toolkit.workflows.rank import run_rank, run_resolved_rank
 

@@ -52,6 +52,20 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="doctor: a rank that has less than rank 0 is not compared at all",
+        path="toolkit/training/shared_inputs.py",
+        old="if inputs.get(name, ours).identity != ours.identity:",
+        new="if len(inputs) == len(first) and inputs.get(name, ours).identity != ours.identity:",
+        tests=("tests/workflows/test_doctor.py",),
+    ),
+    Fault(
+        name="doctor: a clock that is behind is taken for one that is right",
+        path="toolkit/workflows/findings.py",
+        old="if abs(by) > _SECONDS_APART",
+        new="if by > _SECONDS_APART",
+        tests=("tests/workflows/test_doctor.py",),
+    ),
+    Fault(
         name="hangs: a rank that computes counts as one that waits",
         path="toolkit/engine/stalls.py",
         old="if is_waiting and names & _IN_STEP:",

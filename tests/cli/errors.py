@@ -76,6 +76,10 @@ _SETTINGS = (
     Case(("--nonsense",), ("no such option: --nonsense",), "toolkit --help"),
     Case(("train", "{broken_toml}"), ("is not valid TOML", "line 1"), "Correct it"),
     Case(("train", "{open_toml}"), ("is not valid TOML", "line 2, column 12, the end"), "Correct it"),
+    Case(("doctor", "no-such.toml"), ("run file 'no-such.toml' does not exist",), "Available presets: 1b, 210m"),
+    Case(("doctor",), ("missing argument 'RUN.toml|PRESET'",), "For example: toolkit doctor run.toml"),
+    Case(("doctor", "{run}", "--set", "train.steps=ten"), ("train.steps", "'ten'"), "an integer"),
+    Case(("doctor", "{run}", "--until", "3"), ("no such option: --until",), "toolkit doctor --help"),
     _set("train.micro_batch_row=2", found=("unknown key 'train.micro_batch_row'",), remedy="'micro_batch_rows'"),
     _set("train.steps=ten", found=("train.steps", "'ten'"), remedy="an integer"),
     _set("objectives.mlm.mask_ratio=1.4", found=("objectives.mlm.mask_ratio", "1.4"), remedy="at most 1"),
@@ -309,7 +313,7 @@ _ADOPTED = (
     _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
 )
 
-_UNBUILT = ("plan", "adapt", "estimate", "doctor", "launch", "watch")
+_UNBUILT = ("plan", "adapt", "estimate", "launch", "watch")
 _TO = ("--tokenizer", "{tokenizer}", "--output", "out")
 _MADE = ("--output", "made")
 _PREPROCESS = (

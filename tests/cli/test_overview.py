@@ -70,7 +70,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
     data, training = (
         ["tokenizer", "preprocess", "adopt", "inspect", "verify"],
-        ["train", "branch", "merge", "study", "convert"],
+        ["train", "doctor", "branch", "merge", "study", "convert"],
     )
     assert listed == ["quickstart", *data, *training, "finetune", "score", "grid", "report"]
 

@@ -55,6 +55,7 @@ _OTHERS_OPTIONS = {
     "--signal",
     "--ds_config",
     "--config",
+    "--doctor",
     "--check",
     "--editable",
     "--flash4",

@@ -22,6 +22,7 @@ _COMMANDS = {
     "inspect": "Look at a corpus, a run or a checkpoint",
     "verify": "Check the hashes of a corpus, a run or a checkpoint",
     "train": "Pretrain an encoder, objective after objective",
+    "doctor": "Compare the ranks and machines of a run before it",
     "branch": "Start a new run at a step of another one",
     "merge": "Average the weights of checkpoints",
     "study": "Train a family of runs, common prefixes once",
@@ -33,7 +34,7 @@ _COMMANDS = {
 }
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
-_RESERVED = {"plan", "adapt", "estimate", "doctor", "launch", "watch"}
+_RESERVED = {"plan", "adapt", "estimate", "launch", "watch"}
 
 
 # The library has its own copy of click, whose names it does not export.

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -18,6 +19,28 @@ Model = Annotated[
     ),
 ]
 """Argument of commands that evaluate."""
+# Not `run_presets()`: what it imports would make `--help` slow.
+_PRESETS = ", ".join(sorted(path.stem for path in (Path(__file__).parents[1] / "run" / "presets").glob("*.toml")))
+RunSource = Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")]
+"""Argument of commands that start ranks, and their options:"""
+DsConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--ds-config",
+        "--ds_config",
+        metavar="FILE|NAME|auto",
+        help="DeepSpeed JSON, or a shipped one (default: auto, zero1 or zero2).",
+    ),
+]
+NumProcs = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
+]
+Threads = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
+]
 Device = Annotated[
     str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
 ]

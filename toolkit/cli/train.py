@@ -2,16 +2,12 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from toolkit.cli.options import Device, Mfu
+from toolkit.cli.options import Device, DsConfig, Mfu, NumProcs, Overrides, RunSource, Threads
 from toolkit.core.errors import SettingsError
-
-# Not `run_presets()`: what it imports would make `--help` slow.
-_PRESETS = ", ".join(sorted(path.stem for path in (Path(__file__).parents[1] / "run" / "presets").glob("*.toml")))
 
 EXAMPLES = (
     "toolkit train run.toml",
@@ -20,28 +16,15 @@ EXAMPLES = (
     "toolkit train run.toml --num-procs 8 --ds-config zero3",
 )
 
-_THREADS = typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
 _UNTIL = typer.Option(metavar="K", min=1, help="Stop behind update K, with a checkpoint (default: the end).")
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")],
-    ds_config: Annotated[
-        str | None,
-        typer.Option(
-            "--ds-config",
-            "--ds_config",
-            metavar="FILE|NAME|auto",
-            help="DeepSpeed JSON, or a shipped one (default: auto, zero1 or zero2).",
-        ),
-    ] = None,
-    num_procs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of ranks (default: one per GPU, or 1 on CPU).")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
-    ] = None,
-    threads: Annotated[int | None, _THREADS] = None,
+    run: RunSource,
+    ds_config: DsConfig = None,
+    num_procs: NumProcs = None,
+    overrides: Overrides = None,
+    threads: Threads = None,
     until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")

@@ -23,7 +23,7 @@ _SOURCE = f"{Path(__file__).resolve().parents[2]}/"
 # Of what a collective may take: torch's own timeout, which names nobody, comes later.
 _SHARE = 0.9
 # Only in these functions: other exchanges may wait for as long as some rank has work to do.
-_IN_STEP = {"train_step", "loss_sum", "_gather_numbers"}
+_IN_STEP = {"train_step", "loss_sum", "_gather_numbers", "measure_speed"}
 _COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/")
 _WAITS_FOR_DEVICE = {"sum_with_flags", "_update"}
 

@@ -101,6 +101,13 @@ def checkpoint_bytes(settings: RunSettings) -> int | None:
     return parameter_counts(settings.model).total * _BYTES_PER_PARAMETER
 
 
+def checkpoints_kept(run: DeclaredRun) -> int:
+    """Checkpoints that are there at the end; one more while the last is written."""
+    keep, last = run.settings.checkpoint, run.plan.schedule.total_steps
+    saved = [step for step in range(run.plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
+    return len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))
+
+
 def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
     """One line for each figure; without data what follows from them is left out, and without machines the time."""
     settings, plan, schedule, sizes = run.settings, run.plan, run.plan.schedule, run.plan.step_sizes
@@ -124,9 +131,7 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     lines.insert(1, f"model FLOPs: {whole.flops / whole.positions:.3g} per token, {whole.flops:.3g} in all{of}")
     if machines is not None:
         lines.append(f"time: {machines.describe(whole.flops)}")
-    keep, last = settings.checkpoint, schedule.total_steps
-    saved = [step for step in range(plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
-    kept = len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))
+    kept = checkpoints_kept(run)
     lines.append(
         f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
         f"{_gigabytes((kept + 1) * size)} of disk while the last is written"

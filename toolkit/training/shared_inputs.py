@@ -69,11 +69,14 @@ def _compare(ranks: Ranks, mine: Mapping[str, Input], *, remedy: str) -> None:
 
 
 def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:
-    """Lines on what differs from rank 0, of host and inputs of each rank: one a name, with the first such rank."""
+    """Lines on what differs from rank 0, of host and inputs of each rank: one a name, with the first such rank.
+
+    A rank need not have all that rank 0 has.
+    """
     (first_host, first), lines = gathered[0], []
     for name, ours in first.items():
         for rank, (host, inputs) in enumerate(gathered):
-            if inputs[name].identity != ours.identity:
+            if inputs.get(name, ours).identity != ours.identity:
                 lines.append(f"{name}: rank 0 on {first_host} has {ours}, rank {rank} on {host} has {inputs[name]}")
                 break
     return lines

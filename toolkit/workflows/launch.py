@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -30,15 +30,12 @@ from toolkit.run.metrics import read_lines
 from toolkit.workflows.stop_signals import nothing_saved
 
 
-def launch_ranks(
-    run_folder: Path, *, num_procs: int, until: int | None = None, is_stopped: Callable[[], bool] = lambda: False
-) -> int:
+def launch_ranks(arguments: Sequence[str], *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    The run is resolved. Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step.
+    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step.
     """
-    program = [str(shipped_folder("launchers") / "pretrain.py"), "--run_dir", str(run_folder)]
-    program += [] if until is None else ["--until", str(until)]
+    program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
         command, place = rank_command(num_procs, port=port)
         stop_file = Path(folder) / "stop"

@@ -26,7 +26,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
     """Pretrain by a run file or preset (None: the quickstart's, into runs/pretrain); rank 0 prints how it ended."""
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
-    with _own_errors_reported():
+    with own_errors_reported():
         declared = declare_run(source, overrides)
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
@@ -36,10 +36,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
 
 def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
-    # A run without its starter would keep the run folder locked and the machine busy.
-    if starter := os.environ.get(STARTER_VARIABLE):
-        end_with(int(starter))
-    with _own_errors_reported():
+    with own_errors_reported():
         _report(pretrain_resolved(RunFolder(run_folder), until=until))
 
 
@@ -49,8 +46,11 @@ def _report(outcome: Outcome) -> None:
 
 
 @contextmanager
-def _own_errors_reported() -> Iterator[None]:
+def own_errors_reported() -> Iterator[None]:
     """Print an error that only this rank knows. Rank 0's, and those that all ranks agreed on, are rank 0's to print."""
+    # A run without its starter would keep the run folder locked and the machine busy.
+    if starter := os.environ.get(STARTER_VARIABLE):
+        end_with(int(starter))
     try:
         yield
     except LostRankError as error:

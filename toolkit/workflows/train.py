@@ -55,7 +55,8 @@ def train_run(
         with run.folder.reserved():
             with run.folder.locked():
                 run.write()
-            return launch_ranks(run.folder.path, num_procs=ranks, until=until, is_stopped=is_stopped)
+            arguments = ["--run_dir", str(run.folder.path), *([] if until is None else ["--until", str(until)])]
+            return launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_left(declared.folder)) from None
 

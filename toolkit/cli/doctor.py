@@ -1,0 +1,29 @@
+"""`toolkit doctor`."""
+
+import typer
+
+from toolkit.cli.options import DsConfig, NumProcs, Overrides, RunSource, Threads
+
+EXAMPLES = (
+    "toolkit doctor run.toml",
+    "toolkit doctor run.toml --num-procs 8 --ds-config zero3",
+)
+
+
+def command(
+    run: RunSource,
+    ds_config: DsConfig = None,
+    num_procs: NumProcs = None,
+    overrides: Overrides = None,
+    threads: Threads = None,
+) -> None:
+    """Compare what all ranks of a run find, and try a collective and a step; exit code 2 where something is wrong."""
+    from toolkit.engine.gpus import num_devices
+    from toolkit.run.load import declare_run
+    from toolkit.workflows.launch import launch_ranks
+
+    # A mistake in the run file is told once, before there are ranks.
+    declare_run(run, overrides or [])
+    arguments = ["--doctor", "--config", run, "--ds_config", ds_config or "auto"]
+    arguments += [word for override in overrides or () for word in ("--set", override)]
+    raise typer.Exit(launch_ranks(arguments, num_procs=num_procs or num_devices()))

@@ -1,0 +1,81 @@
+"""Ranks before they are a process group, which would not say who is missing; and how fast they are as one."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.text import first_few
+from toolkit.engine.ranks import Ranks
+from toolkit.parallel.launcher import read_launcher
+
+# Ranks that are missing after so long without news of any are named.
+_SECONDS_OF_SILENCE = 120.0
+_SECONDS_BETWEEN_LOOKS = 0.2
+_TO_CONNECT, _TO_MEET = timedelta(seconds=60), timedelta(days=1)
+# Milliseconds: short enough that some are not disturbed.
+_MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
+ALL_REDUCE_BYTES = 64 << 20
+
+
+def meet() -> Store:
+    """Wait for all ranks of the launch. The process group shares its server: keep it until all have joined.
+
+    Raises:
+        SettingsError: this rank does not reach rank 0; or, on all that do, some do not arrive.
+    """
+    ours = read_launcher()
+    host, port = ours.main_address, int(os.environ.get("MASTER_PORT", "0"))
+    # torchrun has a process for it.
+    is_here = ours.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        server = TCPStore(host, port, None, is_here, _TO_CONNECT, wait_for_workers=False, multi_tenant=True)
+    except dist.DistError as error:
+        raise SettingsError(
+            f"{socket.gethostname()} does not reach rank 0 at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}\n"
+            "Give an address of rank 0's machine that this one reaches, and open the port."
+        ) from None
+    store = PrefixStore("meeting", server)
+    store.set_timeout(_TO_MEET)
+    store.set(f"{ours.rank}", "")
+    if ours.rank == 0:
+        absent, last = list(range(ours.world_size)), time.monotonic()
+        while absent and time.monotonic() - last < _SECONDS_OF_SILENCE:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            still = [rank for rank in absent if not store.check([f"{rank}"])]
+            absent, last = still, last if still == absent else time.monotonic()
+        store.set("missing", first_few([f"rank {rank}" for rank in absent]))
+    if missing := store.get("missing").decode():
+        # The others read it before rank 0 is gone.
+        time.sleep(5 * _SECONDS_BETWEEN_LOOKS)
+        refusal = SettingsError(
+            f"of {ours.world_size:,} ranks, {missing} did not arrive at {host}:{port}.\nRead the logs of their "
+            "machines: each has to be started, and to reach that address (--master_addr, --master_port, firewall)."
+        )
+        refusal.is_agreed = True
+        raise refusal
+    return store
+
+
+def measure_speed(ranks: Ranks) -> tuple[float, float]:
+    """Seconds for a product on this rank's device, and for a sum over all ranks, if nothing disturbs; collective."""
+    matrix = torch.ones(2 * [_MATRIX_WIDTHS[ranks.device.type]], device=ranks.device)
+    values = torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device)
+    # `item` waits for the device.
+    own = _least_seconds(lambda: (matrix @ matrix)[0, 0].item(), tries=100)
+    return own, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
+
+
+def _least_seconds(compute: Callable[[], object], *, tries: int) -> float:
+    taken = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        compute()
+        taken.append(time.perf_counter() - began)
+    return min(taken)

@@ -1,0 +1,102 @@
+"""What the ranks of a run found, compared: rows of a table that say what was expected, what was found, what to do."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolkit.core.text import counted, first_few
+from toolkit.engine.meeting import ALL_REDUCE_BYTES
+from toolkit.training.shared_inputs import Input, differences
+from toolkit.training.slow_ranks import slow_ranks
+
+_SAME = {
+    "packages": "Install the same packages on every machine.",
+    "device": "Run on machines with the same devices.",
+    "run": "Give every rank the same run file, with absolute paths in it.",
+    "data": "Copy the same files to every machine; `toolkit verify` names damaged ones.",
+    "tokenizer": "Copy the corpus again, with its folder tokenizer/.",
+    "shared folder": "Set run.dir to a folder that all machines share, on a file system with locks (flock).",
+}
+"""What to do by check, where the ranks' values have to be the same; and of the others:"""
+_REMEDIES = {
+    "start": "Correct that on its machine.",
+    "clock": "Set it by NTP.",
+    "disk": "Free space, set run.dir to another disk, or keep fewer checkpoints (checkpoint.keep).",
+    "speed": "Look at what else runs there, and at the clock and temperature of the device.",
+    "all-reduce": "Name the fast network by NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (docs/clusters.md); "
+    "see NCCL_DEBUG=INFO.",
+}
+_SECONDS_APART = 5.0
+_LEAST_SECONDS_SLOWER = 1e-3
+# Below, a run on such devices waits for its gradients most of the time.
+_LEAST_RATES = {"cpu": 1e7, "cuda": 1e9}
+
+
+@dataclass
+class Facts:
+    """What a rank found."""
+
+    host: str
+    same: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Values by check and name."""
+    error: str = ""
+    """What the run would end with on this machine."""
+    clock: float = 0.0
+    """Unix time, taken by all ranks at once."""
+    free: float = math.inf
+    """Bytes on the disk of the run folder; `needed` is what checkpoints will take."""
+    needed: float = 0.0
+    speed: tuple[float, float] = (1.0, 1.0)
+    """As `measure_speed` gives it."""
+
+
+class Row(NamedTuple):
+    """A check; without a remedy, it found what was expected."""
+
+    check: str
+    expected: str
+    found: str
+    remedy: str = ""
+
+
+def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
+    """Rows on what each rank found, on devices of a type."""
+
+    def row(check: str, expected: str, found: str, wrong: Mapping[int, str]) -> Row:
+        told = [f"rank {rank} on {ranks[rank].host}: {text}" for rank, text in wrong.items()]
+        return Row(check, expected, first_few(told), _REMEDIES[check]) if told else Row(check, expected, found)
+
+    there = f"{counted(len(ranks), 'rank')} on {counted(len({one.host for one in ranks}), 'machine')}"
+    errors = {rank: one.error for rank, one in enumerate(ranks) if one.error}
+    ahead = [one.clock - ranks[0].clock for one in ranks]
+    off = {rank: f"{by:+,.0f} s" for rank, by in enumerate(ahead) if abs(by) > _SECONDS_APART}
+    needed, least_free = max(one.needed for one in ranks), min(one.free for one in ranks)
+    full = {rank: _gigabytes(one.free) for rank, one in enumerate(ranks) if one.free < needed}
+    own = [one.speed[0] for one in ranks]
+    slow = {rank: f"{1e3 * own[rank]:,.1f} ms" for rank in slow_ranks(own, least_seconds=_LEAST_SECONDS_SLOWER)}
+    # As NCCL's tests count: what each rank of a ring sends. The last to arrive at a sum does not wait for others.
+    rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[1] for one in ranks)
+    found = f"{rate / 1e6:,.0f} MB/s" if len(ranks) > 1 else "no other rank"
+    low = {0: found} if len(ranks) > 1 and rate < _LEAST_RATES[device] else {}
+    return [
+        row("start", "possible on each machine", there, errors),
+        *[_same(check, ranks) for check in _SAME],
+        row("clock", f"within {_SECONDS_APART:.0f} s of rank 0's", f"within {max(map(abs, ahead)):.1f} s", off),
+        row("disk", f"{_gigabytes(needed)} for checkpoints", _gigabytes(least_free), full),
+        row("speed", "at most 1.5 times the median", f"{1e3 * min(own):,.1f} to {1e3 * max(own):,.1f} ms", slow),
+        row("all-reduce", f"{_LEAST_RATES[device] / 1e6:,.0f} MB/s", found, low),
+    ]
+
+
+def _same(check: str, ranks: Sequence[Facts]) -> Row:
+    values: list[tuple[str, Mapping[str, Input]]] = [
+        (one.host, {name: Input(value) for name, value in one.same.get(check, {}).items()}) for one in ranks
+    ]
+    differing = differences(values)
+    shown = differing or [f"{name} {value}" for name, value in values[0][1].items()]
+    return Row(check, "the same on all ranks", first_few(shown), _SAME[check] if differing else "")
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
