@@ -382,6 +382,14 @@ _PREPROCESS = (
         "{text}", *_TO, "--special-text", "x", found=("--special-text:", "got x"), remedy="'parse' or 'literal'"
     ),
     _preprocess("{text}", *_TO, "--sequence-length", "9999999999", found=("9999999999",), remedy="at most 1,048,576"),
+    _preprocess("{text}", *_TO, "--executor", "x", found=("--executor:", "got x"), remedy="'slurm' or 'ray'"),
+    *(
+        _preprocess("{text}", *_TO, *limit, *tasks, found=("a corpus where only one",), remedy="Leave out the limit")
+        for limit, tasks in (
+            (("--limit-documents", "9"), ("--tasks", "2")),
+            (("--limit-tokens", "9"), ("--executor", "ray")),
+        )
+    ),
     _preprocess("{text}", *_TO, "--subset", "x", found=("--subset x", "{text}"), remedy="Leave it out"),
     _preprocess(
         "{text}",

@@ -29,7 +29,9 @@ def prepare(tokenizer_folder: Path, tmp_path: Path) -> Callable[..., PreprocessR
 
     def run(*sources: Path | str, output: Path | None = None, **given: Any) -> PreprocessResult:
         settings = PreprocessSettings(**{"tokenizer": str(tokenizer_folder), **given})
-        return preprocess([str(source) for source in sources], output or tmp_path / "corpus", settings=settings)
+        result = preprocess([str(source) for source in sources], output or tmp_path / "corpus", settings=settings)
+        assert result is not None
+        return result
 
     return run
 

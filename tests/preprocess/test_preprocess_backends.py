@@ -15,6 +15,7 @@ from tokenization.fast.form import FallbackTexts, fast_form
 from toolkit.core.errors import UserError
 from toolkit.preprocess import tokenizer_checks
 from toolkit.preprocess.tokenizer_checks import proof_of
+from toolkit.preprocess.writer.groups import group_folder
 from toolkit.preprocess.writer.ledger import read_ledger
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
@@ -53,24 +54,24 @@ def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
     fast = prepare(source, output=tmp_path / "fast", shard_tokens=20_000)
     slow = prepare(source, output=tmp_path / "slow", shard_tokens=20_000, engine="reference")
 
-    assert fast.backend.is_fast
-    assert slow.backend.why_reference == "asked for with --engine reference"
+    assert not fast.why_reference
+    assert slow.why_reference == "asked for with --engine reference"
     assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
 
 
 def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(prepare, source, tmp_path):
     """D8: `--engine reference` gives certainty, so what it keeps it has made."""
     output, given = tmp_path / "corpus", {"shard_tokens": 500}
-    assert not run_and_die(24, lambda: prepare(source, **given))
+    assert not run_and_die(32, lambda: prepare(source, **given))
     with pytest.raises(UserError, match=r"--engine: the fast backend made \d finished shards, reference now"):
         prepare(source, engine="reference", **given)
 
     result = prepare(source, engine="reference", overwrite=True, **given)
-    assert (result.backend.is_fast, result.num_kept_shards) == (False, 0)
+    assert (bool(result.why_reference), result.num_kept_shards) == (True, 0)
     shutil.rmtree(output)
-    assert not run_and_die(24, lambda: prepare(source, engine="reference", **given))
+    assert not run_and_die(32, lambda: prepare(source, engine="reference", **given))
     result = prepare(source, **given)
-    assert result.backend.is_fast
+    assert result.why_reference == "asked for with --engine reference", "decided once, for all of the corpus"
     assert result.num_kept_shards > 0
 
 
@@ -92,7 +93,7 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
     result = prepare(source)
     prepare(source, output=tmp_path / "expected", engine="reference")
 
-    assert "the fast backend differs: token" in result.backend.why_reference
+    assert "the fast backend differs: token" in result.why_reference
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
     assert not cache.exists(), "nothing is proven"
 
@@ -100,7 +101,7 @@ def test_other_ids_on_the_vocabulary_are_seen_before_the_start(prepare, source, 
 def test_other_ids_on_the_input_are_seen_before_the_start(prepare, source, tokenizer_folder, faulty, capsys):
     proof_of(tokenization.load(tokenizer_folder)).write([])
 
-    assert "the fast backend differs: token" in prepare(source).backend.why_reference
+    assert "the fast backend differs: token" in prepare(source).why_reference
     assert "Starting over" not in capsys.readouterr().out
 
 
@@ -114,7 +115,7 @@ def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
     result = prepare(source, **given)
 
     assert re.search(r"Starting over, \d finished shards? removed: the fast backend differs", capsys.readouterr().out)
-    assert not result.backend.is_fast
+    assert result.why_reference
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
 
 
@@ -133,8 +134,8 @@ def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
     with pytest.raises(KeyboardInterrupt):
         prepare(source, shard_tokens=500)
     monkeypatch.setattr(ShardSequence, "end_group", end_group)
-    ledger = read_ledger(tmp_path / "corpus")
-    assert ledger.reference_only
+    assert read_ledger(tmp_path / "corpus").why_reference.startswith("the fast backend differs")
+    ledger = read_ledger(group_folder(tmp_path / "corpus", 0))
     assert ledger.shards
 
     assert prepare(source, shard_tokens=500).num_kept_shards == len(ledger.shards)
@@ -175,5 +176,5 @@ def test_the_fast_backend_is_not_opened_for_a_short_text(prepare, write_jsonl, m
     monkeypatch.setattr(tokenizer_checks, "_SHORT_CHARACTERS", 100)
     result = prepare(write_jsonl("a.jsonl", ["0123456789"] * num_texts))
 
-    assert result.backend.is_fast == is_fast
-    assert result.backend.why_reference == ("" if is_fast else "the text is short")
+    assert (not result.why_reference) == is_fast
+    assert result.why_reference == ("" if is_fast else "the text is short")

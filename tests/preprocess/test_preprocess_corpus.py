@@ -15,7 +15,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, open_rows
 from toolkit.preprocess.summary import notes, summary_table
-from toolkit.preprocess.writer import writing
+from toolkit.preprocess.writer import groups
 
 END = "<|endoftext|>"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -187,7 +187,7 @@ def test_a_shard_closes_after_the_document_that_reaches_its_size_or_at_the_end_o
     prepare, write_jsonl, tmp_path, monkeypatch, group_bytes, shards, sources
 ):
     """With one token a byte and the end, "aaaa" has 5 tokens."""
-    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", group_bytes)
     first, second = write_jsonl("a.jsonl", ["qqqq"] * 5), write_jsonl("b.jsonl", ["qqqq", "q", "qqqqqqqqqqqqqqqqqqq"])
     manifest = prepare(first, second, shard_tokens=10).manifest
 
@@ -200,7 +200,7 @@ def test_sources_share_a_shard_until_their_group_has_its_bytes(prepare, write_js
     counts = {"a": 1, "b": 1, "c": 1, "d": 3, "e": 1, "f": 1}
     files = [write_jsonl(f"in/{name}.jsonl", ["q"] * count) for name, count in counts.items()]
     assert [file.stat().st_size for file in files] == [14, 14, 14, 42, 14, 14]
-    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", 28)
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 28)
     manifest = prepare(*files).manifest
 
     assert [(shard.source, shard.documents) for shard in manifest.shards] == [

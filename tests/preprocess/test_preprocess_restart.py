@@ -11,17 +11,18 @@ import pytest
 
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
+from toolkit.core.locks import try_lock
 from toolkit.data import Corpus
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer import writing
+from toolkit.preprocess.writer import groups
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
-    """Every file but the empty one that a process locks, and leaves if it is killed."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_NAME]
+    """Every file but the empty ones that processes lock, and leave if they are killed."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".lock", ".claim")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -51,6 +52,7 @@ def run_and_die(number, run):
             return call
 
         os.fsync, Path.replace, Path.unlink = counted(os.fsync), counted(Path.replace), counted(Path.unlink)
+        shutil.rmtree = counted(shutil.rmtree)
         try:
             run()
         except BaseException:
@@ -61,11 +63,11 @@ def run_and_die(number, run):
     return code == 0
 
 
-@pytest.mark.parametrize(("group_bytes", "num_shards"), [(writing.SOURCE_GROUP_BYTES, 4), (1, 4)])
+@pytest.mark.parametrize(("group_bytes", "num_shards"), [(groups.SOURCE_GROUP_BYTES, 4), (1, 4)])
 def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
     prepare, write_jsonl, sources, tmp_path, monkeypatch, group_bytes, num_shards
 ):
-    monkeypatch.setattr(writing, "SOURCE_GROUP_BYTES", group_bytes)
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", group_bytes)
     sources.append(write_jsonl("c.jsonl", [""]))
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
@@ -163,9 +165,9 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
     output = tmp_path / "killed"
     given = {"tokenizer": str(tmp_path / "tokenizer"), **GIVEN}
     shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **given))
+    assert not run_and_die(30, lambda: prepare(*sources, output=output, **given))
     kept = all_files(output)
-    assert "shard-00000.bin" in kept
+    assert "groups/00000/shard-00000.bin" in kept
     if version := change(sources, given):
         monkeypatch.setattr("toolkit.preprocess.program.version", lambda _: version)
 
@@ -182,7 +184,7 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
 def test_what_failed_before_its_first_shard_may_be_started_differently(prepare, sources, tmp_path):
     with pytest.raises(UserError, match="no document"):
         prepare(*sources, **GIVEN, text_field="body")
-    assert list(all_files(tmp_path / "corpus")) == [LEDGER_NAME]
+    assert set(all_files(tmp_path / "corpus")) == {LEDGER_NAME, f"groups/00000/{LEDGER_NAME}"}
 
     assert prepare(*sources, **GIVEN).manifest.documents == 12
 
@@ -200,7 +202,7 @@ def test_what_the_shards_do_not_depend_on_may_change_between(prepare, sources, t
 
 def test_sources_may_move_together(prepare, sources, tmp_path):
     output = tmp_path / "corpus"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
     (tmp_path / "elsewhere").mkdir()
     moved = [source.rename(tmp_path / "elsewhere" / source.name) for source in sources]
 
@@ -210,7 +212,7 @@ def test_sources_may_move_together(prepare, sources, tmp_path):
 def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, sources, tmp_path):
     """Killed when all but the ledger's removal is done."""
     output = tmp_path / "corpus"
-    for number in range(50, 20, -1):
+    for number in range(110, 50, -1):
         run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN))
         if (output / LEDGER_NAME).exists():
             break
@@ -224,7 +226,7 @@ def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, source
 
 def test_an_unfinished_corpus_of_version_0_1_is_refused_with_the_remedy(prepare, sources, tmp_path):
     output = tmp_path / "killed"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
     first, rest = (output / LEDGER_NAME).read_bytes().split(b"\n", maxsplit=1)
     (output / LEDGER_NAME).write_bytes(b'{"key": "0123abcd", "reference_only": false}\n' + rest)
 
@@ -236,8 +238,8 @@ def test_an_unfinished_corpus_of_version_0_1_is_refused_with_the_remedy(prepare,
 
 def test_a_lost_shard_of_an_unfinished_corpus_is_named(prepare, sources, tmp_path):
     output = tmp_path / "killed"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
-    (output / "shard-00000.idx").unlink()
+    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
+    (output / "groups" / "00000" / "shard-00000.idx").unlink()
 
     with pytest.raises(UserError, match=r"of which shard-00000\.idx is missing.*--overwrite"):
         prepare(*sources, output=output, **GIVEN)
@@ -247,23 +249,29 @@ def test_a_lost_shard_of_an_unfinished_corpus_is_named(prepare, sources, tmp_pat
 def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, sources, tmp_path):
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     output = tmp_path / "killed"
-    assert not run_and_die(11, lambda: prepare(*sources, output=output, **GIVEN))
-    with (output / LEDGER_NAME).open("ab") as ledger:
-        ledger.write(b'{"shard": {"name": "sha')
-    assert not run_and_die(10, lambda: prepare(*sources, output=output, **GIVEN))
+    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
+    with (output / "groups" / "00000" / LEDGER_NAME).open("ab") as ledger:
+        ledger.write(b'{"shards": [{"name": "sha')
+    assert not run_and_die(12, lambda: prepare(*sources, output=output, **GIVEN))
 
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 2
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_a_damaged_ledger_is_refused(prepare, sources, tmp_path):
+def test_a_damaged_ledger_is_refused_and_one_of_a_group_costs_this_group(prepare, sources, tmp_path):
+    prepare(*sources, output=tmp_path / "whole", **GIVEN)
     output = tmp_path / "killed"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
-    (output / LEDGER_NAME).write_bytes((output / LEDGER_NAME).read_bytes().replace(b'"tally"', b'"telly"', 1))
+    assert not run_and_die(32, lambda: prepare(*sources, output=output, **GIVEN))
+    ledger = output / "groups" / "00000" / LEDGER_NAME
+    ledger.write_bytes(ledger.read_bytes().replace(b'"tally"', b'"telly"', 1))
+    kept = (output / LEDGER_NAME).read_bytes()
+    (output / LEDGER_NAME).write_bytes(kept.replace(b'"key"', b'"kez"', 1))
 
     with pytest.raises(UserError, match=r"whose journal, unfinished\.jsonl, is damaged.*--overwrite"):
         prepare(*sources, output=output, **GIVEN)
-    assert prepare(*sources, output=output, **GIVEN, overwrite=True).num_kept_shards == 0
+    (output / LEDGER_NAME).write_bytes(kept)
+    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
+    assert all_files(output) == all_files(tmp_path / "whole")
 
 
 def test_a_finished_corpus_is_refused_and_replaced_on_request(prepare, sources, tmp_path):
@@ -305,12 +313,20 @@ def test_a_file_in_the_place_of_the_folder_is_said(prepare, sources, tmp_path):
         prepare(*sources, **GIVEN)
 
 
-def test_two_processes_cannot_write_one_corpus(prepare, sources, tmp_path):
-    with locked_output(tmp_path / "corpus"), pytest.raises(UserError, match="Another process"):
-        prepare(*sources, **GIVEN)
-    assert not (tmp_path / "corpus").exists()
-    prepare(*sources, **GIVEN)
-    assert not (tmp_path / "corpus" / LOCK_NAME).exists()
+@pytest.mark.parametrize("own", [{"shard_tokens": 500, "overwrite": True}, {"limit_tokens": 10**6}], ids=str)
+def test_a_corpus_that_others_write_is_refused_to_who_cannot_join(prepare, sources, tmp_path, monkeypatch, own):
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+    output, begun = tmp_path / "corpus", {**GIVEN, **{key: own[key] for key in own if key == "limit_tokens"}}
+    assert not run_and_die(20, lambda: prepare(*sources, **begun))
+    kept = all_files(output)
+    lock = try_lock(output / "groups" / "00000.lock")
+    with pytest.raises(UserError, match="Another process is writing a corpus into"):
+        prepare(*sources, **{**begun, **own})
+    assert all_files(output) == kept
+    lock.release()
+    prepare(*sources, **begun)
+    assert not (output / "groups").exists()
+    assert not (output / LOCK_NAME).exists()
 
 
 def test_the_lock_holds_where_only_files_open_for_writing_can_be_locked(tmp_path, monkeypatch):
@@ -343,7 +359,7 @@ def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, mon
 
     def full(descriptor):
         calls.append(descriptor)
-        if len(calls) == 9:
+        if len(calls) == 13:
             raise OSError(28, "No space left on device")
         real(descriptor)
 
@@ -351,7 +367,7 @@ def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, mon
     with pytest.raises((UserError, CorpusError), match="No space left on device"):
         prepare(*sources, **GIVEN)
     monkeypatch.setattr(os, "fsync", real)
-    assert not list((tmp_path / "corpus").glob(".shard*"))
+    assert not list((tmp_path / "corpus").rglob(".shard*"))
 
     assert prepare(*sources, **GIVEN).num_kept_shards > 0
 
@@ -372,7 +388,7 @@ def test_ctrl_c_says_what_stays_and_leaves_a_folder_to_resume_from(
     with pytest.raises(KeyboardInterrupt):
         preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)
     monkeypatch.setattr(ShardSequence, "add", real)
-    stays = f"1 finished shard in {tmp_path / 'corpus'}; the same command resumes after shard-00000."
+    stays = f"1 finished shard in {tmp_path / 'corpus'}; the same command resumes after them."
     assert capsys.readouterr().out == f"Interrupted: {stays}\n"
 
     result = preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)

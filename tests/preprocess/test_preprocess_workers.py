@@ -201,7 +201,7 @@ def test_the_output_may_lie_in_the_folder_that_is_read(prepare, write_jsonl, tmp
     source = write_jsonl("data/a.jsonl", [*sample_documents(60, seed=2)])
     output, given = source.parent / "corpus", {"shard_tokens": 300}
     prepare(source.parent, output=tmp_path / "expected", **given)
-    assert not run_and_die(12, lambda: prepare(source.parent, output=output, **given))
+    assert not run_and_die(30, lambda: prepare(source.parent, output=output, **given))
     assert prepare(source.parent, output=output, **given).num_kept_shards > 0
     assert all_files(output) == all_files(tmp_path / "expected")
 

@@ -1,13 +1,18 @@
 """A sample of the proofs, which take long: `make proofs` runs them whole."""
 
+import importlib.util
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.proofs.groups import Case as GroupsCase
+from tests.proofs.groups import cancel_a_job, kill_side_by_side
 from tests.proofs.kills import LAYOUTS, kill_at_random
 from tests.proofs.layout_table import measure, table
 from tests.proofs.slurm import Case, ask_at_step, finished_in_time, is_available, stopped_and_resumed, too_short
 from tests.support.layouts import Layout
+from tests.support.ray_nodes import two_nodes, workers_of
 
 
 @pytest.mark.slow
@@ -24,6 +29,34 @@ def test_layouts_of_four_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
     rows, spread = measure(tmp_path, layouts, ["tied GQA"])
     assert [problem for row in rows for problem in row.problems(spread)] == []
     assert "| pipeline tp2 pp2 | 4 |" in table(rows, spread)
+
+
+@pytest.mark.slow
+def test_a_corpus_whose_commands_and_jobs_are_killed_is_that_of_one_command(tmp_path: Path) -> None:
+    case = GroupsCase(tmp_path, num_copies=10)
+    case.make()
+    assert kill_side_by_side(case, kills=4, seed=1) == []
+    assert not is_available() or cancel_a_job(case) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
+def test_a_corpus_of_a_ray_cluster_that_loses_a_worker_is_that_of_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = GroupsCase(tmp_path, num_copies=40)
+    case.make()
+    with two_nodes(tmp_path, monkeypatch) as (head, other):
+        command = case.start("cluster", "--executor=ray")
+        while case.num_whole("cluster") < 2 or not (workers_of(head) and workers_of(other)):
+            assert command.poll() is None, command.communicate()[0]
+            time.sleep(0.05)
+        (killed,) = workers_of(head)
+        killed.kill()
+        said, _ = command.communicate(timeout=1200)
+    assert command.returncode == 0, said
+    assert f"ended by a crash or kill of process {killed.pid} on" in said
+    assert case.differences("cluster") == []
 
 
 @pytest.mark.long

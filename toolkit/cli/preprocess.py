@@ -14,6 +14,7 @@ EXAMPLES = (
     "toolkit preprocess fineweb-edu",
     "toolkit preprocess texts/*.jsonl.gz --tokenizer meta-llama/Meta-Llama-3-8B --output data/corpus",
     "toolkit preprocess org/dataset notes/ --tokenizer runs/tokenizer --output data/corpus --holdout 0.01",
+    "toolkit preprocess fineweb-edu --subset default --executor slurm --tasks 64 --workers 16",
 )
 # `toolkit preprocess fineweb-edu`, as it stands: the recipe's vocabulary with its mask token, on an open repository.
 _FINEWEB_EDU = {
@@ -38,6 +39,8 @@ def command(
     output: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")] = None,
     text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
     workers: Annotated[int | None, _option("workers", "N")] = None,
+    tasks: Annotated[int | None, _option("tasks", "N")] = None,
+    executor: Annotated[str | None, _option("executor", "local|slurm|ray")] = None,
     subset: Annotated[str | None, _option("subset", "NAME")] = None,
     txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
     limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
@@ -58,7 +61,7 @@ def command(
 ) -> None:
     """Tokenize text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 
-    If interrupted, run the same command again: it resumes after the last finished shard, with the same result.
+    If interrupted, run the same command again: it resumes after the last finished shards, with the same result.
     `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer in
     data/fineweb-edu.
     """
@@ -86,6 +89,8 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
     result = preprocess(sources, output, settings=settings)
+    if result is None:
+        return
     screen = console()
     screen.print(summary_table(result))
     for note in notes(result):

@@ -29,10 +29,14 @@ class SlurmSettings(Settings):
 
 
 class SlurmJobs:
-    """Jobs by name; a file keeps the id that each had last. `live` are those in the queue; none where Slurm is not."""
+    """Jobs by name; a file keeps the id that each had last. `live` are those in the queue; none where Slurm is not.
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._ids, self.num_submitted = file, dict[str, str](), 0
+    `remedy`: what to do where Slurm refuses one.
+    """
+
+    def __init__(self, file: Path, *, remedy: str = "Correct slurm.options or [machine] of the file") -> None:
+        self._file, self._remedy = file, remedy
+        self._ids, self.num_submitted = dict[str, str](), 0
         if file.exists():
             self._ids = json.loads(file.read_text(encoding="utf-8"))
         self._states = _states(self._ids) if self._ids else {}
@@ -59,6 +63,17 @@ class SlurmJobs:
             self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "")
         console().print(f"{name}: job {self._ids[name]}, {self._states[name]}")
 
+    def keep_equal(
+        self, command: str, folder: Path, name: str, *, most: int, options: Iterable[str], behind: Collection[str] = ()
+    ) -> None:
+        """Submit jobs that run one line of a shell until so many are in the queue; `folder` gets their logs."""
+        names = [f"{name}-{number}" for number in range(1, most + 1)]
+        for job in [*dict.fromkeys([*self.live, *names])][: max(most, len(self.live))]:
+            self.keep(
+                job, ["--wrap", command], log=folder / f"{job}.log", options=["--requeue", *options], behind=behind
+            )
+        self.print_counts()
+
     def print_counts(self) -> None:
         """Print how many jobs were submitted, and how many were in the queue."""
         num_before = len(self.live) - self.num_submitted
@@ -73,7 +88,7 @@ class SlurmJobs:
         if done.returncode:
             raise SettingsError(
                 f"Slurm refuses {name}: {done.stderr.strip()}\nThe command was: {' '.join(command)}\n"
-                "Correct slurm.options or [machine] of the file; the same command goes on."
+                f"{self._remedy}; the same command goes on."
             )
         self._ids[name] = self.live[name] = done.stdout.strip().partition(";")[0]
         self.num_submitted += 1

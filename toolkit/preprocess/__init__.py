@@ -6,9 +6,12 @@ tokenizer_checks.py  the fast backend where it is proven equal, else the tokeniz
 encoding.py          a span -> ids and counts, in worker threads
 writer/              encoded spans -> shards in a folder that survives interruptions
   folder.py          the output lock, what of an earlier run stays, the tokenizer and corpus.json at the end
-  ledger.py          progress journal of an unfinished corpus
+  ledger.py          progress journals of an unfinished corpus
+  groups.py          groups of sources, each in a folder, and their shards under the names of the corpus
   shard_sequence.py  spans -> shards of a corpus and its holdout, under the limits; counts every row once
-  writing.py         all sources: workers ahead, one writer behind
+  writing.py         a group of sources: workers ahead, one writer behind
+unfinished.py        what of a corpus is written, and by whom
+tasks.py             tasks that write it: here, in other processes, on a Ray cluster, as jobs of Slurm
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
 adoption.py          Megatron's shard files as they are -> a corpus

@@ -1,7 +1,9 @@
 """Prepare a corpus: settings and sources in, a finished folder out."""
 
+import shutil
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,123 +12,174 @@ from typing import Any
 import tokenization
 import toolkit
 from toolkit.core.console import console
-from toolkit.core.errors import CorpusError, UserError
-from toolkit.core.files import cache_folder
+from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.core.text import counted
-from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows, open_rows, read_manifest, tokens_left_out
+from toolkit.data import (
+    Corpus,
+    CorpusManifest,
+    DataSettings,
+    Rows,
+    ShardEntry,
+    open_rows,
+    read_manifest,
+    token_dtype,
+    tokens_left_out,
+)
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
-from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers
-from toolkit.preprocess.writer.folder import HOLDOUT_FOLDER, complete_corpus, locked_output, open_ledger
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, read_ledger
-from toolkit.preprocess.writer.shard_sequence import OpenCorpus
-from toolkit.preprocess.writer.writing import recorded_names, write_shards
+from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
+from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
+from toolkit.preprocess.unfinished import UnfinishedCorpus
+from toolkit.preprocess.writer.folder import complete_corpus, open_ledger, start_over
+from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
+from toolkit.preprocess.writer.writing import spans_of
 
 
-def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult:
+def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult | None:
     """Tokenise text into the corpus folder `output`.
 
-    The result depends on the texts, the tokenizer and the settings alone, not on the number of workers. Interrupted
-    and called again in the same way, it resumes after the last finished shard and ends with the same bytes.
+    The result depends on the texts, the tokenizer and the settings alone, not on workers, tasks and where they run.
+    Interrupted and called again in the same way, it resumes after the last finished shards and ends with the same
+    bytes. Several commands may write one corpus at the same time: each takes groups of sources that no other has.
 
     Args:
         sources: files, folders, globs and data sets on the hub; read in one order, bytewise by absolute path or
             `hub://repo/path`.
         output: the corpus folder; made if it is missing.
 
+    Returns:
+        None where jobs of Slurm, or other commands, finish the corpus.
+
     Raises:
         UserError: a source or the folder cannot be used, or too many rows are bad.
         TokenizationError: the tokenizer cannot be used.
     """
-    start = time.monotonic()
-    tokenizer = tokenization.load(
-        settings.tokenizer,
-        mask_token=settings.mask_token,
-        eod=settings.eod,
-        rules=tokenization.EncodingRules(
-            parse_special_text=None if settings.special_text is None else settings.special_text == "parse",
-            add_bos=None if settings.add_bos else False,
-            add_eod=settings.add_eod,
-        ),
-        cache_folder=cache_folder(),
-    )
-    if settings.add_eod:
-        tokenizer.require_eod()
+    if settings.is_limited and (settings.tasks is not None or settings.executor != "local"):
+        raise SettingsError(
+            "--limit-documents and --limit-tokens end a corpus where only one that reads all before it can know. Leave "
+            "out the limit, or --executor and --tasks."
+        )
+    start, tokenizer = time.monotonic(), load_tokenizer(settings)
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, output=output)
-    with locked_output(output):
-        try:
-            return _make(files, output, tokenizer, settings, start=start)
-        except KeyboardInterrupt:
-            stays, ledger = "no finished shard; the same command starts over", read_ledger(output)
-            if ledger is not None and ledger.shards:
-                kept = counted(len(ledger.shards), "finished shard")
-                stays = f"{kept} in {output}; the same command resumes after {ledger.shards[-1].name}"
-            console().print(f"Interrupted: {stays}.")
-            raise
-        except OSError as error:
-            raise UserError(
-                f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
-                "started again in this one, it resumes after the last finished shard."
-            ) from error
+    corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings), settings)
+    try:
+        with corpus.locked():
+            choice = _open(corpus, tokenizer)
+        if settings.executor == "slurm":
+            submit(corpus, sources)
+            return None
+        return _make(corpus, tokenizer, choice, start=start)
+    except KeyboardInterrupt:
+        stays, kept = "no finished shard; the same command starts over", sum(len(done.shards) for done in _done(output))
+        if kept:
+            stays = f"{counted(kept, 'finished shard')} in {output}; the same command resumes after them"
+        console().print(f"Interrupted: {stays}.")
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
+            "started again in this one, it resumes after the last finished shard."
+        ) from error
+
+
+def _open(corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer) -> BackendChoice | None:
+    """Begin the corpus, or go on with it; the backend that was chosen for all of it, if it was now."""
+    ledger, choice = open_ledger(corpus.output, corpus.key, corpus.settings), None
+    if ledger is None:
+        choice = choose_backend(tokenizer, engine=corpus.settings.engine, texts=_texts(corpus))
+        start_over(corpus.output, corpus.key, why_reference=choice.why_reference)
+    corpus.forget_failures()
+    return choice
+
+
+def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
+    """All documents, in order, of the sources that can be read."""
+    for file in corpus.files:
+        with suppress(UserError):  # told when its group is written
+            for _, span in spans_of([file], corpus.settings):
+                yield from (row.text for row in span.read() if not row.reason)
+
+
+def _done(output: Path) -> list[Ledger]:
+    """What is done of an unfinished corpus."""
+    ledger = read_ledger(output)
+    return [ledger] if ledger is not None and ledger.is_whole else [*group_ledgers(output).values()]
 
 
 def _make(
-    files: Sequence[Source],
-    output: Path,
-    tokenizer: tokenization.Tokenizer,
-    settings: PreprocessSettings,
-    *,
-    start: float,
-) -> PreprocessResult:
-    key = _key(files, tokenizer, settings)
-    ledger = open_ledger(output, key, engine=settings.engine, overwrite=settings.overwrite)
-    num_kept, before = len(ledger.shards), ledger.tally
-    done_before = (before.documents, before.tokens, before.text_bytes)
-    written = write_shards(files, output, ledger, tokenizer=tokenizer, settings=settings)
-    tally, seconds = written.sequence.tally, time.monotonic() - written.start
-    if settings.holdout:
-        _complete(written.sequence.held_out, tokenizer, skipped={})
-    manifest = _complete(written.sequence.kept, tokenizer, skipped=tally.skipped)
+    corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer, choice: BackendChoice | None, *, start: float
+) -> PreprocessResult | None:
+    # Half a second of Python for a large vocabulary, while the backends work outside the interpreter's lock.
+    threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
+    output, settings, before, begun = corpus.output, corpus.settings, _done(corpus.output), time.monotonic()
+    ledger = rows = left_out = None
+    if write_all(corpus, tokenizer, choice):
+        with corpus.locked():
+            ledger, seconds = corpus.merge(), time.monotonic() - begun
+            if ledger is not None:
+                manifest, rows, left_out = _complete(output, ledger, tokenizer, settings)
+    if ledger is None:
+        console().print(f"Another command finishes the corpus in {output}.")
+        return None
+    documents, tokens, text_bytes = (
+        getattr(ledger.tally, name) - sum(getattr(done.tally, name) for done in before)
+        for name in ("documents", "tokens", "text_bytes")
+    )
+    return PreprocessResult(
+        manifest=manifest,
+        holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
+        tokenizer=tokenizer,
+        why_reference=ledger.why_reference,
+        tally=ledger.tally,
+        rows=rows,
+        left_out=left_out,
+        start_seconds=begun - start,
+        seconds=seconds,
+        documents=documents,
+        tokens=tokens,
+        text_bytes=text_bytes,
+        num_kept_shards=sum(len(done.shards) for done in before),
+    )
+
+
+def _complete(
+    output: Path, ledger: Ledger, tokenizer: tokenization.Tokenizer, settings: PreprocessSettings
+) -> tuple[CorpusManifest, Rows | None, str | None]:
+    """Write what a corpus has besides its shards, which are there; the manifest, and what `_pack` gives."""
     rows = left_out = None
+    if settings.holdout:
+        _describe(output / HOLDOUT_FOLDER, ledger.held_out, ledger.tally.held_out, tokenizer, skipped={})
+    manifest = _describe(output, ledger.shards, ledger.tally.kept, tokenizer, skipped=ledger.tally.skipped)
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
         if settings.holdout:
             # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
             with suppress(CorpusError):
                 _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
+    shutil.rmtree(output / GROUPS_FOLDER, ignore_errors=True)
     (output / LEDGER_NAME).unlink(missing_ok=True)
-    documents, tokens, text_bytes = (
-        after - earlier
-        for after, earlier in zip((tally.documents, tally.tokens, tally.text_bytes), done_before, strict=True)
-    )
-    return PreprocessResult(
-        manifest=manifest,
-        holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
-        tokenizer=tokenizer,
-        backend=written.choice,
-        tally=tally,
-        rows=rows,
-        left_out=left_out,
-        start_seconds=written.start - start,
-        seconds=seconds,
-        documents=documents,
-        tokens=tokens,
-        text_bytes=text_bytes,
-        num_kept_shards=num_kept,
-    )
+    return manifest, rows, left_out
 
 
-def _complete(corpus: OpenCorpus, tokenizer: tokenization.Tokenizer, *, skipped: Mapping[str, int]) -> CorpusManifest:
-    corpus.folder.mkdir(exist_ok=True)
+def _describe(
+    folder: Path,
+    shards: Sequence[ShardEntry],
+    counts: Counts,
+    tokenizer: tokenization.Tokenizer,
+    *,
+    skipped: Mapping[str, int],
+) -> CorpusManifest:
+    folder.mkdir(exist_ok=True)
     return complete_corpus(
-        corpus.folder,
+        folder,
         tokenizer,
-        shards=corpus.shards,
-        dtype=corpus.dtype.name,
-        special_text_hits=corpus.counts.special_text_hits,
+        shards=shards,
+        dtype=token_dtype(tokenizer.encoded_vocabulary_size).name,
+        special_text_hits=counts.special_text_hits,
         skipped=skipped,
     )
 

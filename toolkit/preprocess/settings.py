@@ -25,6 +25,10 @@ class PreprocessSettings(Settings):
     """Configuration of a data set on the hub."""
     workers: _AtLeastOne | None = None
     """Threads that read and encode; by default one for each core. The result does not depend on it."""
+    tasks: _AtLeastOne | None = None
+    """Share the groups of sources (1 GiB) among so many: processes here, jobs of Slurm, or actors of a Ray cluster."""
+    executor: Literal["local", "slurm", "ray"] = "local"
+    """Where tasks run. The result does not depend on it, nor on their number."""
     engine: Literal["auto", "reference"] = "auto"
     """auto: the fast batch backend where it is proven equal to the tokenizer's own; reference: the tokenizer's own."""
     limit_documents: _AtLeastOne | None = None
@@ -52,6 +56,11 @@ class PreprocessSettings(Settings):
     """Give up when more than this share of the rows cannot be used; looked at after each file."""
     overwrite: bool = False
     """Replace the corpus in the folder, finished or not."""
+
+    @property
+    def is_limited(self) -> bool:
+        """True where the corpus ends at a limit, which only one task that reads all before it can find."""
+        return self.limit_documents is not None or self.limit_tokens is not None
 
 
 class TokenizerTrainingSettings(Settings):

@@ -7,7 +7,7 @@ from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
 from toolkit.core.text import counted, printable
 from toolkit.data import CorpusManifest, Rows
-from toolkit.preprocess.tokenizer_checks import BackendChoice, mask_notes
+from toolkit.preprocess.tokenizer_checks import mask_notes
 from toolkit.preprocess.writer.ledger import Tally
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class PreprocessResult:
 
     Attributes:
         holdout: what holdout/corpus.json says, where documents are held out.
-        backend: what this run made ids with.
+        why_reference: why the tokenizer's own backend made the ids; empty: the fast one did.
         tally: counts over all rows, those of an earlier, interrupted run included.
         rows: the packed rows, where a sequence length was given.
         left_out: how many tokens no row has and why, where that is more than 1 %.
@@ -33,7 +33,7 @@ class PreprocessResult:
     manifest: CorpusManifest
     holdout: CorpusManifest | None
     tokenizer: Tokenizer
-    backend: BackendChoice
+    why_reference: str
     tally: Tally
     rows: Rows | None
     left_out: str | None
@@ -60,7 +60,7 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row(
         "vocabulary", f"{manifest.tokenizer.vocab_size:,} ids, fingerprint {manifest.tokenizer.fingerprint[:12]}"
     )
-    why = result.backend.why_reference
+    why = result.why_reference
     fast = "fast, equal to the tokenizer's own on the vocabulary and on samples of the text"
     table.add_row("tokenizer backend", f"the tokenizer's own: {why}" if why else fast)
     table.add_row("end of document", _end(result.tokenizer))

@@ -6,6 +6,7 @@ time.
 """
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tokenization import FastBackend, FastUnavailable, Tokenizer
 from tokenization.comparison import transformers_differences
 from tokenization.special_tokens import CONFIGURATION_FILES, ROLES
 from toolkit.core.cache import CachedResult
+from toolkit.core.errors import UserError
 from toolkit.preprocess.encoding import TokenizerBackend
 
 # The reference backends need up to some 100 bytes of working memory a character, the fast one a few.
@@ -39,11 +41,6 @@ class BackendChoice:
     backend: TokenizerBackend
     most_characters: int
     why_reference: str = ""
-
-    @property
-    def is_fast(self) -> bool:
-        """True for the fast one."""
-        return not self.why_reference
 
 
 def choose_backend(
@@ -77,6 +74,19 @@ def choose_backend(
     if difference is not None:
         return reference_backend(tokenizer, f"the fast backend differs: {difference}")
     return BackendChoice(fast, _FAST_CHARACTERS)
+
+
+def open_backend(tokenizer: Tokenizer, *, why_reference: str) -> BackendChoice:
+    """The backend that `choose_backend` took, perhaps on another machine; UserError where this one has it not."""
+    if why_reference:
+        return reference_backend(tokenizer, why_reference)
+    try:
+        return BackendChoice(FastBackend.open(tokenizer, characters=proof_of(tokenizer).read()), _FAST_CHARACTERS)
+    except (FastUnavailable, PackageNotFoundError) as error:
+        raise UserError(
+            f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "
+            "same packages as on the machine where it was begun, or start over with --engine reference."
+        ) from error
 
 
 def reference_backend(tokenizer: Tokenizer, why: str) -> BackendChoice:

@@ -1,17 +1,16 @@
 """The folder of a corpus that is being written: its lock, what of an earlier run stays, and its last files."""
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import toolkit
 from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
-from toolkit.core.locks import holder_of, try_lock
+from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
     CORPUS_MANIFEST,
@@ -23,21 +22,34 @@ from toolkit.data import (
     read_manifest,
     write_manifest,
 )
-from toolkit.data.corpus.shards import file_names
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.writer.groups import (
+    GROUPS_FOLDER,
+    HOLDOUT_FOLDER,
+    group_folder,
+    group_ledgers,
+    group_slices,
+    ledger_files,
+    moves,
+)
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
-HOLDOUT_FOLDER = "holdout"
 LOCK_NAME = ".corpus.lock"
+PATIENCE_SECONDS = 3600.0
+"""Time that another process may take to begin or to finish a large corpus."""
 
 
 @contextmanager
-def locked_output(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other processes from writing a corpus into it meanwhile, on this machine or another."""
+def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
+    """Make the folder, and hold its lock, which one process has at a time, of all machines.
+
+    `timeout`: seconds to wait for another one.
+    """
     path = folder / LOCK_NAME
     try:
         # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
-        lock = try_lock(path)
+        lock = try_lock(path, timeout=timeout)
     except FileExistsError as error:
         raise UserError(f"the output {folder} is a file. Name a folder.") from error
     except OSError as error:
@@ -58,39 +70,35 @@ def locked_output(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def open_ledger(
-    folder: Path, key: Mapping[str, Any], *, engine: Literal["auto", "reference"], overwrite: bool
-) -> Ledger:
-    """Decide what of the locked folder stays: the ledger to resume from, or a new one.
+def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettings) -> Ledger | None:
+    """Decide what of the locked folder stays: the ledger to resume from; None where a corpus is to be begun.
 
-    Args:
-        key: everything that the shards depend on, as plain data.
-        engine: `reference` forbids shards of the fast backend.
-        overwrite: a corpus in the folder may be replaced.
+    `key`: everything that the shards depend on but the backend, as plain data.
     """
     ledger = read_ledger(folder)
+    # Once the corpus has the shards of all groups, what is left of these is to be removed.
+    groups = {} if ledger is not None and ledger.is_whole else group_ledgers(folder)
     if (folder / CORPUS_MANIFEST).exists():
         reason = _finished(folder, ledger, key)
     elif (folder / LEDGER_NAME).exists():
         reason = None
+    elif others := unexpected_names(folder):
+        raise UserError(f"the output folder {folder} is not empty and holds no corpus ({others}). Name another folder.")
     else:
-        if others := unexpected_names(folder):
-            raise UserError(
-                f"the output folder {folder} is not empty and holds no corpus ({others}). Name another folder."
-            )
-        return start_over(folder, key, reference_only=False)
-    reason = reason or _not_resumable(folder, ledger, key, engine=engine)
+        return None
+    reason = reason or _not_resumable(folder, ledger, groups, key, settings)
     if reason is None:
         assert ledger is not None
-        _remove(folder, keep=ledger)
-        # A line that was being written when the process ended is cut off, so that steps can follow.
-        os.truncate(folder / LEDGER_NAME, ledger.num_bytes)
+        for number in _with_other_sources(groups, ledger.key, key):
+            shutil.rmtree(group_folder(folder, number))
+        if ledger.key != key:
+            ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
-    is_empty = ledger is not None and ledger.key is not None and not ledger.shards
-    if not overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
+    is_empty = ledger is not None and ledger.key is not None and not _num_shards(ledger, *groups.values())
+    if not settings.overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
-    return start_over(folder, key, reference_only=False)
+    return None
 
 
 def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> str | None:
@@ -105,23 +113,49 @@ def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> st
 
 
 def _not_resumable(
-    folder: Path, ledger: Ledger | None, key: Mapping[str, Any], *, engine: Literal["auto", "reference"]
+    folder: Path,
+    ledger: Ledger | None,
+    groups: Mapping[int, Ledger],
+    key: Mapping[str, Any],
+    settings: PreprocessSettings,
 ) -> str | None:
     """Description of the unfinished corpus in the folder, if its shards cannot be kept."""
     if ledger is None:
         return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
     if ledger.key is None:
         return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
-    if missing := sorted(path.name for path in _files(folder, ledger) if not path.is_file()):
+    files = [(path, path) for path in ledger_files(folder, ledger)] + _group_files(folder, groups)
+    if missing := sorted(one.name for one, to in files if not (one.is_file() or to.is_file())):
         return f"an unfinished corpus of which {missing[0]} is missing: "
-    changes = key_changes(ledger.key, key)
-    if engine == "reference" and ledger.num_fast:
-        changes.append(f"--engine: the fast backend made {counted(ledger.num_fast, 'finished shard')}, reference now")
+    # A source that failed may be mended; what was made of the others stays.
+    lost = [
+        number
+        for number in _with_other_sources(groups, ledger.key, key)
+        if _num_shards(groups[number]) and not group_folder(folder, number).with_suffix(".error").exists()
+    ]
+    changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
+    num_shards = _num_shards(ledger, *groups.values())
+    if settings.engine == "reference" and num_shards and not ledger.why_reference:
+        changes.append(f"--engine: the fast backend made {counted(num_shards, 'finished shard')}, reference now")
     if not changes:
         return None
-    kept = counted(len(ledger.shards) + len(ledger.held_out), "finished shard")
-    lines = "".join(f"\n  {change}" for change in changes)
+    kept, lines = counted(num_shards, "finished shard"), "".join(f"\n  {change}" for change in changes)
     return f"an unfinished corpus with {kept} that was started with other settings:{lines}\nResume with the same ones, "
+
+
+def _with_other_sources(groups: Mapping[int, Ledger], *keys: Mapping[str, Any] | None) -> list[int]:
+    """Groups whose sources are not the same under both keys."""
+    parts = [key["sources"] for key in keys if key is not None]
+    then, now = ([part[its] for its in group_slices([size for _, size, _ in part])] for part in parts)
+    return [number for number in groups if then[number : number + 1] != now[number : number + 1]]
+
+
+def _group_files(folder: Path, groups: Mapping[int, Ledger]) -> list[tuple[Path, Path]]:
+    return [files for its in moves(folder, groups) for move in its for files in move.files]
+
+
+def _num_shards(*ledgers: Ledger) -> int:
+    return sum(len(ledger.shards) + len(ledger.held_out) for ledger in ledgers)
 
 
 def unexpected_names(folder: Path) -> str:
@@ -130,11 +164,19 @@ def unexpected_names(folder: Path) -> str:
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
 
 
-def start_over(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
-    """Remove what an earlier run wrote, and note which corpus is begun."""
+def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:
+    """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
+    for lock in (folder / GROUPS_FOLDER).glob("*.lock"):
+        if is_held(lock):
+            raise UserError(
+                f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
+                f"{holder_of(lock)}"
+            )
+    # First: groups of the earlier corpus must not pass for those of this one.
+    shutil.rmtree(folder / GROUPS_FOLDER, ignore_errors=True)
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
-    ledger = begin_ledger(folder, key, reference_only=reference_only)
-    _remove(folder, keep=ledger)
+    ledger = begin_ledger(folder, key, why_reference=why_reference)
+    remove_rest(folder, keep=set())
     return ledger
 
 
@@ -172,19 +214,14 @@ def complete_corpus(
     return write_manifest(folder, manifest)
 
 
-def _files(folder: Path, ledger: Ledger) -> set[Path]:
-    shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
-    return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
-
-
-def _remove(folder: Path, *, keep: Ledger) -> None:
-    """Remove what an earlier run wrote, but for the shards of a ledger. The manifests go first."""
-    kept, holdout = _files(folder, keep), folder / HOLDOUT_FOLDER
+def remove_rest(folder: Path, *, keep: Set[Path]) -> None:
+    """Remove what an earlier run wrote, but for some shards' files. The manifests go first."""
+    holdout = folder / HOLDOUT_FOLDER
     for place in (folder, holdout):
         (place / CORPUS_MANIFEST).unlink(missing_ok=True)
     for place in (folder, holdout):
         patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
-        for path in {path for pattern in patterns for path in place.glob(pattern)} - kept:
+        for path in {path for pattern in patterns for path in place.glob(pattern)} - keep:
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -1,13 +1,16 @@
-"""Progress journal of an unfinished corpus, so that an interrupted run resumes after the last finished shard.
+"""Progress journals of an unfinished corpus, so that an interrupted run resumes after the last finished shards.
 
-The ledger is a file in the corpus folder that is there as long as the corpus is not finished. Its first line says
-all that the shards depend on; each other line is a step, added when a shard is finished.
+The ledger is a file in the corpus folder that is there as long as the corpus is not finished. Its first line says all
+that the shards depend on. Each group of sources has a folder with such a file, where each other line is a step, added
+when a shard is finished. That of the corpus has one step, once it has the shards of all groups.
 """
 
 import json
+import operator
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +42,10 @@ class Counts:
     tokens: int = 0
     text_bytes: int = 0
     special_text_hits: int = 0
+
+    def plus(self, later: "Counts") -> "Counts":
+        """Sums over the documents of both."""
+        return Counts(*map(operator.add, astuple(self), astuple(later)))
 
 
 @dataclass
@@ -91,6 +98,20 @@ class Tally:
         """Rows that should have held a text and did not."""
         return sum(count for reason, count in self.skipped.items() if reason != Reason.EMPTY)
 
+    def plus(self, later: "Tally") -> "Tally":
+        """Counts over these rows and, behind them, those of another tally."""
+        many, more = self.many_lines, later.many_lines
+        longest = max(many, more, key=lambda lines: lines.most)
+        return Tally(
+            rows=self.rows + later.rows,
+            kept=self.kept.plus(later.kept),
+            held_out=self.held_out.plus(later.held_out),
+            skipped=dict(Counter(self.skipped) + Counter(later.skipped)),
+            # In the order of the rows; the first of a reason stays.
+            first_bad=self.first_bad | later.first_bad | self.first_bad,
+            many_lines=ManyLines(many.records + more.records, many.lines + more.lines, longest.most, longest.longest),
+        )
+
     def skip(self, reason: Reason, *, source: str, row: int, found: str) -> None:
         """Count one row that gives no document; it is row number `row` of `source`."""
         self.rows += 1
@@ -117,7 +138,7 @@ class Tally:
 
 
 class Place(Settings):
-    """Place of a run in the sources; every row before it is done."""
+    """Place in the sources of a group; every row before it is done."""
 
     source: int = 0
     """Number of the source."""
@@ -130,18 +151,20 @@ class Place(Settings):
 
 
 class Step(Settings):
-    """A line of the ledger: finished shards, and where to resume after them."""
+    """A line of the ledger: shards that were finished since the line before, and where to resume after them."""
 
-    shard: ShardEntry | None
-    """The shard of the corpus; none if all documents since the last step are held out."""
+    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    """Those of the corpus."""
     held_out: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
-    """Those of the holdout since the last step; the last one is closed together with the shard."""
+    """Those of the holdout; the last one is closed together with one of the corpus."""
     place: Place
     """Where to resume."""
     tally: Tally
     """Counts up to there."""
-    is_fast: bool
-    """Whether the fast backend made the shards."""
+    bad_sources: Annotated[tuple[Tally, ...], Field(strict=False)] = ()
+    """Counts at the end of each source that had bad rows, since the line before."""
+    is_last: bool = False
+    """Whether nothing is left to do."""
 
 
 @dataclass(frozen=True)
@@ -149,31 +172,34 @@ class Ledger:
     """Progress of a corpus.
 
     Attributes:
-        key: everything that the shards depend on, as plain data; with another key the shards would be others. None in
-            a ledger of version 0.1, which kept a hash.
-        reference_only: the fast backend was found to differ; this corpus is made with the reference.
-        num_fast: finished shards, of the holdout too, that the fast backend made.
+        key: everything that the shards depend on, as plain data; with another key the shards would be others. Empty for
+            a group; None in a ledger of an earlier version.
+        why_reference: why the tokenizer's own backend makes the ids; empty: the fast one does.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
         tally: counts up to there.
+        bad_sources: counts at the end of each source that had bad rows.
+        is_whole: nothing is left to do.
         num_bytes: size of the file up to the last whole line.
     """
 
     key: Mapping[str, Any] | None
-    reference_only: bool = False
-    num_fast: int = 0
+    why_reference: str = ""
     shards: tuple[ShardEntry, ...] = ()
     held_out: tuple[ShardEntry, ...] = ()
     place: Place = field(default_factory=Place)
     tally: Tally = field(default_factory=Tally)
+    bad_sources: tuple[Tally, ...] = ()
+    is_whole: bool = False
     num_bytes: int = 0
 
 
-def begin_ledger(folder: Path, key: Mapping[str, Any] | None, *, reference_only: bool) -> Ledger:
-    """Replace the ledger in `folder` by one without steps, durably and at once."""
-    content = json.dumps({"key": key, "reference_only": reference_only}).encode() + b"\n"
+def begin_ledger(folder: Path, key: Mapping[str, Any], steps: Sequence[Step] = (), *, why_reference: str) -> Ledger:
+    """Replace the ledger in `folder`, durably and at once."""
+    lines = [json.dumps({"key": key, "why_reference": why_reference}), *(step.model_dump_json() for step in steps)]
+    content = "".join(line + "\n" for line in lines).encode()
     atomic_write(folder / LEDGER_NAME, content)
-    return Ledger(key, reference_only, num_bytes=len(content))
+    return _ledger(key, why_reference, steps, num_bytes=len(content))
 
 
 def key_changes(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -212,24 +238,29 @@ def read_ledger(folder: Path) -> Ledger | None:
     try:
         header, *lines = (folder / LEDGER_NAME).read_bytes().split(b"\n")
         about = json.loads(header)
-        key, reference_only = about["key"], about["reference_only"] is True
-        if isinstance(key, str):
-            return Ledger(None, reference_only)
+        key = about["key"]
+        if "why_reference" not in about:
+            return Ledger(None)
         steps, num_bytes = [], len(header) + 1
         for line in lines[:-1]:  # the rest is a line that was being written
             steps.append(Step.model_validate_json(line))
             num_bytes += len(line) + 1
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return _ledger(key, about["why_reference"], steps, num_bytes=num_bytes)
+
+
+def _ledger(key: Mapping[str, Any], why_reference: str, steps: Sequence[Step], *, num_bytes: int) -> Ledger:
     if not steps:
-        return Ledger(key, reference_only, num_bytes=num_bytes)
+        return Ledger(key, why_reference, num_bytes=num_bytes)
     return Ledger(
         key,
-        reference_only,
-        num_fast=sum((step.shard is not None) + len(step.held_out) for step in steps if step.is_fast),
-        shards=tuple(step.shard for step in steps if step.shard is not None),
+        why_reference,
+        shards=tuple(entry for step in steps for entry in step.shards),
         held_out=tuple(entry for step in steps for entry in step.held_out),
         place=steps[-1].place,
         tally=steps[-1].tally,
+        bad_sources=tuple(tally for step in steps for tally in step.bad_sources),
+        is_whole=steps[-1].is_last,
         num_bytes=num_bytes,
     )

@@ -1,13 +1,13 @@
-"""Encoded spans become shards, one after the other, under the limits; every row is counted once.
+"""Encoded spans of a group of sources become shards, one after the other, under the limits; every row is counted once.
 
-A shard closes after the document with which it reaches its size, or at the end of a group of sources: what follows
-depends on nothing before, so that groups can be prepared apart. Two corpora may be written: the corpus, and its
-holdout with the documents that are held out. A shard of the holdout also closes together with one of the corpus, so
-that one place in the sources says where to resume for both.
+A shard closes after the document with which it reaches its size, or at the end of the group. Two corpora may be
+written: the corpus, and its holdout with the documents that are held out. A shard of the holdout also closes together
+with one of the corpus, so that one place in the sources says where to resume for both.
 """
 
 import dataclasses
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from toolkit.data import ShardEntry, ShardWriter
 from toolkit.preprocess.encoding import EncodedSpan
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer.ledger import Counts, Ledger, Place, Step
+from toolkit.preprocess.writer.ledger import Counts, Ledger, Place, Step, Tally
 
 
 class ShardSequence:
@@ -34,16 +34,17 @@ class ShardSequence:
         *,
         dtype: npt.DTypeLike,
         settings: PreprocessSettings,
-        is_fast: bool,
         on_step: Callable[[Step], None],
     ) -> None:
         self.tally = ledger.tally
         self.kept = OpenCorpus(folder, dtype, self.tally.kept, ledger.shards)
         self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
-        self._settings, self._is_fast, self._on_step = settings, is_fast, on_step
+        self._settings, self._on_step = settings, on_step
         self._place, self._source = ledger.place, SourceNames("", "")
         self._next_span_rows = 0
         self._held_out_since: list[ShardEntry] = []
+        self._bad_sources_since: list[Tally] = []
+        self._num_bad = ledger.bad_sources[-1].num_bad if ledger.bad_sources else 0
 
     @property
     def is_full(self) -> bool:
@@ -56,6 +57,7 @@ class ShardSequence:
         """The spans that follow are of this source; says nothing new while it is the same."""
         if names == self._source:
             return
+        self._end_source()
         self._source = names
         if number != self._place.source:
             self._place = Place(source=number)
@@ -85,7 +87,7 @@ class ShardSequence:
             self._move(rows=first_row + int(encoded.rows_N[stop - 1]) + 1)
             start = stop
             if self.kept.tokens_in_shard >= self._settings.shard_tokens:
-                self._close_shards()
+                self._close_shards(is_last=False)
             elif self.held_out.tokens_in_shard >= self._settings.shard_tokens:
                 self._close_held_out()
         if not self.is_full:
@@ -93,10 +95,11 @@ class ShardSequence:
             self._move(rows=max(self._place.rows, self._next_span_rows))
 
     def end_group(self) -> None:
-        """Close the shards that are open: a shard never holds documents of two groups of sources."""
-        self._close_shards()
+        """Close the shards that are open, and note that nothing is left to do."""
+        self._end_source()
+        self._close_shards(is_last=True)
 
-    def abort(self) -> None:
+    def close(self) -> None:
         """Remove the shards that are open."""
         self.kept.abort()
         self.held_out.abort()
@@ -150,13 +153,26 @@ class ShardSequence:
         if entry is not None:
             self._held_out_since.append(entry)
 
-    def _close_shards(self) -> None:
+    def _end_source(self) -> None:
+        # Without a name, it is one in which a run resumes.
+        if self._source.name and self.tally.num_bad > self._num_bad:
+            self._num_bad = self.tally.num_bad
+            self._bad_sources_since.append(deepcopy(self.tally))
+
+    def _close_shards(self, *, is_last: bool) -> None:
         self._close_held_out()
-        shard, held_out = self.kept.close(), tuple(self._held_out_since)
-        if shard is not None or held_out:
-            is_fast = self._is_fast
-            self._on_step(Step(shard=shard, held_out=held_out, place=self._place, tally=self.tally, is_fast=is_fast))
-            self._held_out_since.clear()
+        shard = self.kept.close()
+        step = Step(
+            shards=() if shard is None else (shard,),
+            held_out=tuple(self._held_out_since),
+            place=self._place,
+            tally=self.tally,
+            bad_sources=tuple(self._bad_sources_since),
+            is_last=is_last,
+        )
+        self._on_step(step)
+        self._held_out_since.clear()
+        self._bad_sources_since.clear()
 
 
 class SourceNames(NamedTuple):

@@ -1,0 +1,171 @@
+"""Groups of sources, written by tasks and by several commands: the bytes of one command that writes them in order."""
+
+import gzip
+import os
+import random
+import shlex
+
+import pytest
+
+from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.support.slurm import Slurm
+from tests.support.text import sample_documents
+from toolkit.core.errors import UserError
+from toolkit.preprocess import tasks
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.unfinished import UnfinishedCorpus
+from toolkit.preprocess.writer import groups
+from toolkit.preprocess.writer.groups import group_folder
+from toolkit.preprocess.writer.ledger import read_ledger
+
+GIVEN = {"shard_tokens": 400, "max_bad_fraction": 1.0, "holdout": 0.3}
+
+
+@pytest.fixture
+def sources(write_jsonl, monkeypatch):
+    """Six groups of two sources, the third without a document."""
+    monkeypatch.setattr(groups, "group_slices", lambda sizes: [slice(start, start + 2) for start in range(0, 12, 2)])
+    rows = [list(sample_documents(8, seed=seed)) if seed not in (4, 5) else ["", b"[]"] for seed in range(12)]
+    return [write_jsonl(f"{seed:02}.jsonl", own) for seed, own in enumerate(rows)]
+
+
+def in_child(run):
+    """The process id of a child that runs this, as a command of its own, and ends with 0 if it ends well."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            run()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def ended(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture
+def write_out_of_order(prepare, monkeypatch):
+    """Begin a corpus and write these of its groups, as other commands do that were killed."""
+
+    def write(sources, output, numbers, **given):
+        assert not run_and_die(12, lambda: prepare(*sources, output=output, **given))
+        for number in numbers:
+            missing = UnfinishedCorpus.missing
+
+            def one(self, number=number, missing=missing):
+                return [group for group in missing(self) if group.number == number]
+
+            with monkeypatch.context() as patch:
+                patch.setattr(UnfinishedCorpus, "missing", one)
+                patch.setattr(UnfinishedCorpus, "merge", lambda self: None)
+                with pytest.raises(AssertionError):
+                    prepare(*sources, output=output, **given)
+            assert read_ledger(group_folder(output, number)).is_whole
+
+    return write
+
+
+def test_groups_in_any_order_make_the_corpus_of_one_command(prepare, sources, tmp_path, write_out_of_order):
+    prepare(*sources, output=tmp_path / "whole", **GIVEN)
+    write_out_of_order(sources, tmp_path / "shared", [4, 1, 2], **GIVEN)
+    result = prepare(*sources, output=tmp_path / "shared", **GIVEN)
+
+    assert result.num_kept_shards > 1
+    assert all_files(tmp_path / "shared") == all_files(tmp_path / "whole")
+    assert not (tmp_path / "shared" / "groups").exists()
+
+
+def test_commands_at_the_same_time_of_which_one_is_killed_make_it_too(
+    prepare, sources, tokenizer_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tasks, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    prepare(*sources, output=tmp_path / "whole", **GIVEN)
+    expected, output, chance = all_files(tmp_path / "whole"), tmp_path / "shared", random.Random(0)
+
+    def command():
+        settings = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN)
+        preprocess([str(source) for source in sources], output, settings=settings)
+
+    for number in [chance.randrange(90) for _ in range(5)]:
+        killed = in_child(lambda number=number: run_and_die(number, command))
+        others = [in_child(command) for _ in range(2)]
+        codes = [ended(pid) for pid in [killed, *others]]
+        # One that begins when it is finished is refused, as any command is.
+        assert 0 in codes[1:]
+        assert all_files(output) == expected
+        for path in sorted(output.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_tasks_are_processes_that_make_it_too(prepare, sources, tmp_path):
+    prepare(*sources, output=tmp_path / "whole", **GIVEN)
+    prepare(*sources, output=tmp_path / "shared", tasks=2, **GIVEN)
+
+    assert all_files(tmp_path / "shared") == all_files(tmp_path / "whole")
+    assert (tmp_path / ".shared.tasks" / "worker-1.log").read_text().startswith("--- ")
+
+
+def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_path, monkeypatch):
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+    sources = [write_jsonl(f"{name}.jsonl", list(sample_documents(5, seed=3))) for name in "abc"]
+    broken = tmp_path / "b.jsonl.gz"
+    broken.write_bytes(b"no gzip")
+    sources[1] = broken
+    with pytest.raises(
+        UserError, match=r"(?s)1 source group of 3 failed; the others are .*could not read the source .*b\.jsonl\.gz"
+    ):
+        prepare(*sources)
+    assert read_ledger(group_folder(tmp_path / "corpus", 2)).is_whole
+    with pytest.raises(UserError, match=r"b\.jsonl\.gz as gzip"):
+        prepare(*sources)
+
+    # Nothing of what is done came from it, so that it may be mended.
+    broken.write_bytes(gzip.compress(sources[0].read_bytes()))
+    assert prepare(*sources).num_kept_shards == 2
+    prepare(*sources, output=tmp_path / "whole")
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
+
+
+def test_bad_rows_are_judged_in_the_order_of_the_sources(
+    prepare, write_jsonl, tmp_path, monkeypatch, write_out_of_order
+):
+    """In all, one row in eight is bad; up to the end of the second source, one in four."""
+    good = ["a text"] * 6
+    sources = [
+        write_jsonl(f"{name}.jsonl", rows) for name, rows in (("a", good), ("b", [b"{", b"["]), ("c", good + good))
+    ]
+    with pytest.raises(UserError) as local:
+        prepare(*sources, max_bad_fraction=0.2)
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+    output = tmp_path / "shared"
+    write_out_of_order(sources, output, [2, 1], max_bad_fraction=0.2)
+    with pytest.raises(UserError) as shared:
+        prepare(*sources, output=output, max_bad_fraction=0.2)
+
+    assert str(shared.value) == str(local.value)
+    assert "2 of 8 rows read so far (25.0%)" in str(local.value)
+    assert prepare(*sources, output=output, max_bad_fraction=0.25).manifest.skipped == {"broken JSON": 2}
+
+
+def test_jobs_of_slurm_run_the_command_as_one_task(prepare, sources, tokenizer_folder, tmp_path, monkeypatch, capsys):
+    slurm = Slurm(tmp_path, monkeypatch)
+    settings = PreprocessSettings(
+        tokenizer=str(tokenizer_folder), executor="slurm", tasks=2, workers=3, add_eod=False, overwrite=True, **GIVEN
+    )
+    output, names = tmp_path / "the corpus", [str(source) for source in sources]
+    for number in (2, 2):
+        assert preprocess(names, output, settings=settings) is None
+        assert [name for name, _ in slurm.jobs.values()] == [f"the corpus-{job}" for job in range(1, number + 1)]
+    assert f"{output}: 0 of 6 source groups written\nthe corpus-1: job 1, submitted" in capsys.readouterr().out
+    assert "--cpus-per-task=3" in slurm.words(1)
+    check, _, command = slurm.words(1)[-1].partition(" || exec ")
+    words = shlex.split(command)
+    assert words[1:4] == ["-m", "toolkit.cli", "preprocess"]
+    assert {"--no-eod", "--workers=3", "--shard-tokens=400", f"--output={output}"} < set(words)
+    assert not [word for word in words if word.startswith(("--overwrite", "--executor", "--no-bos"))]
+    assert os.system(check) != 0
+    prepare(*sources, output=output, add_eod=False, **GIVEN)
+    assert os.system(check) == 0

@@ -1,0 +1,217 @@
+"""Tasks that write the groups of a corpus: in this process, in others, on a Ray cluster, or as jobs of Slurm.
+
+A task takes one free group after another until there is none. It needs nothing but the folder of the corpus.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import tokenization
+from tokenization import BackendsDiffer, Tokenizer
+from toolkit.core.allocator import give_back_freed_memory
+from toolkit.core.console import Progress, console, progress
+from toolkit.core.errors import ToolkitError, UserError
+from toolkit.core.files import cache_folder
+from toolkit.core.text import counted
+from toolkit.data import CORPUS_MANIFEST
+from toolkit.execution.local import LocalExecutor
+from toolkit.execution.ray_actors import RayExecutor
+from toolkit.execution.ray_cluster import Cluster
+from toolkit.execution.scheduling import run_work
+from toolkit.execution.slurm import SlurmJobs
+from toolkit.execution.work import Event, Executor, Lost, Resources, Work, WorkShare
+from toolkit.execution.worker import Runner
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
+from toolkit.preprocess.unfinished import UnfinishedCorpus
+from toolkit.preprocess.writer.groups import group_folder
+from toolkit.preprocess.writer.ledger import LEDGER_NAME
+from toolkit.preprocess.writer.writing import OnSpan, write_group
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+
+
+def write_groups(
+    corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None, *, on_span: OnSpan
+) -> None:
+    """Be a task. A group that fails is noted, and the others are written."""
+    while True:
+        with corpus.claim() as claimed:
+            if claimed is None:
+                return
+            group, ledger = claimed
+            if choice is None or choice.why_reference != corpus.why_reference:
+                choice = open_backend(tokenizer, why_reference=corpus.why_reference)
+            folder, settings = group_folder(corpus.output, group.number), corpus.rest_of_limits()
+            try:
+                write_group(
+                    group, folder, ledger, tokenizer=tokenizer, choice=choice, settings=settings, on_span=on_span
+                )
+            except BackendsDiffer as error:
+                corpus.start_over(f"the fast backend differs: {error.difference}")
+            except UserError as error:
+                corpus.fail(group, str(error))
+
+
+def open_task() -> Runner:
+    """Get ready to be a task in a process of its own."""
+    give_back_freed_memory()
+
+    def run(work: Work) -> None:
+        corpus: UnfinishedCorpus = work.payload
+        write_groups(corpus, load_tokenizer(corpus.settings), None, on_span=lambda num_bytes, note: None)
+
+    return run
+
+
+def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> bool:
+    """Write until no group is missing; False where another command waits for those that others write."""
+    total = sum(group.num_bytes for group in corpus.missing())
+    with ExitStack() as stack, progress("Preparing", total=total / 1e6, unit="MB") as bar:
+        shown, rest = _Shown(corpus, bar), None
+        while corpus.missing():
+            if corpus.has_free():
+                _run_tasks(corpus, tokenizer, choice, shown)
+                continue
+            if failed := corpus.failures():
+                raise UserError(_failed(corpus, failed))
+            # Of the commands that have nothing to do one stays: it writes what those that are killed leave.
+            rest = rest or corpus.claim_rest()
+            if rest is None:
+                return False
+            stack.callback(rest.release)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            shown.on_look()
+    return True
+
+
+def _run_tasks(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None, shown: "_Shown") -> None:
+    settings, num_missing = corpus.settings, len(corpus.missing())
+    if settings.executor == "local" and (settings.tasks or 1) == 1:
+        write_groups(corpus, tokenizer, choice, on_span=shown.on_span)
+        return
+    most = min(settings.tasks or num_missing, num_missing)
+    with _executor(corpus, most) as executor:
+        works = [Work(f"task {number}", corpus) for number in range(1, most + 1)]
+        failed = run_work(works, executor, share=WorkShare(), observer=shown)
+    # The others have done the work of a task that failed, unless all have.
+    if failed and corpus.has_free():
+        raise (ToolkitError if any("\nTraceback" in message for message in failed.values()) else UserError)(
+            "\n".join(f"{name} failed: {message}" for name, message in failed.items())
+        )
+
+
+@contextmanager
+def _executor(corpus: UnfinishedCorpus, most: int) -> Iterator[Executor]:
+    settings, cores = corpus.settings, len(os.sched_getaffinity(0))
+    logs = logs_folder(corpus.output)
+    if settings.executor == "local":
+        corpus.settings = settings.model_copy(update={"workers": settings.workers or max(1, cores // most)})
+        with closing(LocalExecutor(_TASK, environments=[{}] * most, logs=logs)) as executor:
+            yield executor
+        return
+    resources = Resources(cpus=settings.workers or cores)
+    corpus.settings = settings.model_copy(update={"workers": resources.cpus})
+    with closing(Cluster()) as cluster:
+        console().print(
+            f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
+            f"{counted(min(cluster.room(resources), most), 'task')} of {counted(resources.cpus, 'thread')}"
+        )
+        shared = "--output, sources, the tokenizer and the working directory"
+        with closing(
+            RayExecutor(
+                cluster, _TASK, most=most, resources=resources, logs=logs, shared=shared, cpus_setting="--workers"
+            )
+        ) as actors:
+            yield actors
+
+
+_TASK = "toolkit.preprocess.tasks:open_task"
+
+
+class _Shown:
+    """Progress of all tasks, this command's and others'."""
+
+    def __init__(self, corpus: UnfinishedCorpus, bar: Progress) -> None:
+        self._corpus, self._bar, self._before = corpus, bar, corpus.num_bytes
+
+    def on_span(self, num_bytes: int, note: str) -> None:
+        """So much of the group that this process writes is read."""
+        self._bar.update((self._corpus.num_bytes - self._before + num_bytes) / 1e6, note)
+
+    def on_look(self) -> None:
+        """Look what tasks have written."""
+        self._corpus.look()
+        self.on_span(0, f"{len(self._corpus.written):,} of {counted(len(self._corpus.groups), 'source group')}")
+
+    def on_start(self, worker: int, key: str) -> None:
+        """Show nothing that is new."""
+
+    def on_event(self, event: Event) -> None:
+        """Tell of a lost task."""
+        if isinstance(event, Lost):
+            self._bar.say(f"{event.key} ended by {event.reason}; another takes its group")
+
+
+def _failed(corpus: UnfinishedCorpus, failed: dict[int, str]) -> str:
+    if len(corpus.groups) == 1:
+        return failed[0]
+    messages = "\n".join(f"  {corpus.groups[number]}: {message}" for number, message in failed.items())
+    return (
+        f"{counted(len(failed), 'source group')} of {len(corpus.groups):,} failed; the others are finished, and the "
+        f"same command tries again:\n{messages}"
+    )
+
+
+def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
+    """Submit jobs to Slurm, each this command as one task, until as many are in the queue as are asked for."""
+    output, settings, missing = corpus.output, corpus.settings, corpus.missing()
+    num_groups = len(corpus.groups)
+    console().print(f"{output}: {num_groups - len(missing):,} of {counted(num_groups, 'source group')} written")
+    for number, message in corpus.failures().items():
+        console().print(f"{corpus.groups[number]} failed: {message}")
+    logs = logs_folder(output)
+    logs.mkdir(exist_ok=True)
+    jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")
+    # One that begins when the others have finished it all has nothing to do.
+    manifest, ledger = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, LEDGER_NAME))
+    line = f"[ -e {manifest} ] && [ ! -e {ledger} ] || exec {shlex.join(_command(sources, output, settings))}"
+    options = [f"--cpus-per-task={settings.workers}"] if settings.workers else []
+    most = min(settings.tasks or 1, max(1, len(missing)))
+    jobs.keep_equal(line, logs, output.name, most=most, options=options)
+
+
+def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings) -> list[str]:
+    own = {"add_bos", "add_eod", "executor", "overwrite", "tasks"}
+    given = settings.model_dump(mode="json", exclude_defaults=True, exclude=own)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    words += ["--no-eod"] * (not settings.add_eod) + ["--no-bos"] * (not settings.add_bos)
+    return [sys.executable, "-m", "toolkit.cli", "preprocess", *sources, f"--output={output}", *words]
+
+
+def logs_folder(output: Path) -> Path:
+    """Folder of what tasks print, beside the corpus, which has nothing of theirs; hidden, as it is no source."""
+    return output.absolute().with_name(f".{output.absolute().name}.tasks")
+
+
+def load_tokenizer(settings: PreprocessSettings) -> Tokenizer:
+    """The tokenizer that a corpus is made with."""
+    tokenizer = tokenization.load(
+        settings.tokenizer,
+        mask_token=settings.mask_token,
+        eod=settings.eod,
+        rules=tokenization.EncodingRules(
+            parse_special_text=None if settings.special_text is None else settings.special_text == "parse",
+            add_bos=None if settings.add_bos else False,
+            add_eod=settings.add_eod,
+        ),
+        cache_folder=cache_folder(),
+    )
+    if settings.add_eod:
+        tokenizer.require_eod()
+    return tokenizer

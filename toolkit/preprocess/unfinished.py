@@ -1,0 +1,196 @@
+"""A corpus in the making: which of its groups are written, by whom, and how many rows they have.
+
+Any number of processes write one, on any machines that share its folder. All that they know of each other stands there:
+ledgers say what is done, and locks, which the system frees when a process ends, who is at what. Groups are taken, and
+merged, under the lock of the folder.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.files import atomic_write
+from toolkit.core.locks import holder_of, is_held, try_lock
+from toolkit.core.text import counted
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.sources import Source, no_documents_error
+from toolkit.preprocess.writer.folder import PATIENCE_SECONDS, locked_output, remove_rest
+from toolkit.preprocess.writer.groups import (
+    GROUPS_FOLDER,
+    SourceGroup,
+    group_folder,
+    group_ledgers,
+    groups_of,
+    ledger_files,
+    merge_groups,
+    resume_group,
+)
+from toolkit.preprocess.writer.ledger import Ledger, Tally, begin_ledger, read_ledger
+
+
+class UnfinishedCorpus:
+    """The corpus of these sources in the folder `output`, as its ledgers describe it.
+
+    `key` is all that its shards depend on but the backend: `why_reference` says why that is the tokenizer's own, or is
+    empty. `tally` counts the groups that are written and have none before them that is not.
+    """
+
+    def __init__(
+        self, output: Path, files: Sequence[Source], key: Mapping[str, Any], settings: PreprocessSettings
+    ) -> None:
+        self.output, self.files, self.key, self.settings = output, files, key, settings
+        self.groups, self.why_reference = groups_of(files), ""
+        self.written, self.tally, self._num_counted = dict[int, Ledger](), Tally(), 0
+
+    def locked(self) -> AbstractContextManager[None]:
+        """The lock of the folder, which nobody holds for long."""
+        return locked_output(self.output, timeout=PATIENCE_SECONDS)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the sources of the groups that are written."""
+        return sum(self.groups[number].num_bytes for number in self.written)
+
+    def look(self) -> None:
+        """Find out which groups are written.
+
+        Raises UserError where too many of the rows are bad, up to the end of one, in the order of the sources.
+        """
+        for number, ledger in group_ledgers(self.output, known=self.written).items():
+            if ledger.is_whole and ledger.why_reference == self.why_reference:
+                self.written[number] = ledger
+        while not self._is_full and self._num_counted in self.written:
+            ledger = self.written[self._num_counted]
+            for tally in ledger.bad_sources:
+                _check_bad_rows(self.tally.plus(tally), self.settings.max_bad_fraction)
+            self.tally, self._num_counted = self.tally.plus(ledger.tally), self._num_counted + 1
+
+    def missing(self) -> list[SourceGroup]:
+        """Groups of which something is left to write, in order; none once the shards of all are the corpus's own."""
+        ledger = read_ledger(self.output)
+        if ledger is None or ledger.is_whole:
+            return []
+        if ledger.key != self.key:
+            raise UserError(f"Another process has started over in {self.output}. Name another folder.")
+        if ledger.why_reference != self.why_reference:
+            self.why_reference = ledger.why_reference
+            self.written, self.tally, self._num_counted = {}, Tally(), 0
+        self.look()
+        return [] if self._is_full else [group for group in self.groups if group.number not in self.written]
+
+    def has_free(self) -> bool:
+        """True where some group is missing that nobody writes and that has not failed."""
+        return not all(is_held(self._lock_file(group)) for group in self._untried())
+
+    @contextmanager
+    def claim(self) -> Iterator[tuple[SourceGroup, Ledger] | None]:
+        """Take a free group and what is done of it, for the time of the block; None without any."""
+        with self.locked():
+            claimed = self._claim()
+        if claimed is None:
+            yield None
+            return
+        group, ledger, lock = claimed
+        try:
+            yield group, ledger
+        finally:
+            lock.release()
+
+    def claim_rest(self) -> FileLock | None:
+        """A lock for the one command that stays until others have written the rest; None where another one does."""
+        with self.locked():
+            return try_lock(self.output / GROUPS_FOLDER / "rest.lock") if self.missing() else None
+
+    def _claim(self) -> tuple[SourceGroup, Ledger, FileLock] | None:
+        for group in self._untried():
+            if (lock := try_lock(self._lock_file(group))) is not None:
+                return (
+                    group,
+                    resume_group(group_folder(self.output, group.number), why_reference=self.why_reference),
+                    lock,
+                )
+            if self.settings.is_limited:
+                raise UserError(
+                    f"Another process is writing a corpus into {self.output}, and with a limit only one can. Wait for "
+                    f"it, or name another folder.{holder_of(self._lock_file(group))}"
+                )
+        return None
+
+    def _untried(self) -> list[SourceGroup]:
+        failed = self.failures()
+        return [group for group in self.missing() if group.number not in failed]
+
+    def rest_of_limits(self) -> PreprocessSettings:
+        """The settings, with the limits that are left for the first of the missing groups."""
+        done = {"limit_documents": self.tally.documents, "limit_tokens": self.tally.tokens}
+        limits = {name: getattr(self.settings, name) for name in done}
+        left = {name: limit - done[name] for name, limit in limits.items() if limit is not None}
+        return self.settings.model_copy(update=left)
+
+    @property
+    def _is_full(self) -> bool:
+        left = self.rest_of_limits()
+        return any(limit is not None and limit <= 0 for limit in (left.limit_documents, left.limit_tokens))
+
+    def start_over(self, why_reference: str) -> None:
+        """Decide on the tokenizer's own backend: what the fast one made, which compares samples, counts as missing."""
+        with self.locked():
+            ledger = read_ledger(self.output)
+            if ledger is None or ledger.why_reference:
+                return
+            begin_ledger(self.output, self.key, why_reference=why_reference)
+            made = sum(len(group.shards) for group in group_ledgers(self.output).values())
+        console().print(f"Starting over, {counted(made, 'finished shard')} removed: {why_reference}.")
+
+    def fail(self, group: SourceGroup, message: str) -> None:
+        """Note why a group cannot be written; nobody tries it again until another command begins."""
+        atomic_write(group_folder(self.output, group.number).with_suffix(".error"), message)
+
+    def failures(self) -> dict[int, str]:
+        """Why groups could not be written, by number, in order."""
+        files = sorted((self.output / GROUPS_FOLDER).glob("*.error"))
+        return {int(file.stem): file.read_text(encoding="utf-8") for file in files}
+
+    def forget_failures(self) -> None:
+        """Have groups that failed tried again, unless others are at work; the folder is locked."""
+        if not any(map(is_held, (self.output / GROUPS_FOLDER).glob("*.lock"))):
+            for file in (self.output / GROUPS_FOLDER).glob("*.error"):
+                file.unlink()
+
+    def merge(self) -> Ledger | None:
+        """Make the shards of all groups the corpus's own; the folder is locked. None where that is finished already."""
+        ledger = read_ledger(self.output)
+        if ledger is None:
+            return None
+        if not ledger.is_whole:
+            ledger = self._merge(ledger)
+        remove_rest(self.output, keep=ledger_files(self.output, ledger))
+        return ledger
+
+    def _merge(self, ledger: Ledger) -> Ledger:
+        if not self.tally.documents:
+            raise no_documents_error(self.files, self.tally.skipped)
+        if not self.tally.kept.documents:
+            raise UserError(
+                f"all {self.tally.documents:,} documents are held out by --holdout {self.settings.holdout}; none is "
+                "left for the corpus. Hold out less, or give more text."
+            )
+        groups = {number: self.written[number] for number in range(self._num_counted)}
+        return merge_groups(self.output, ledger, groups, self.tally)
+
+    def _lock_file(self, group: SourceGroup) -> Path:
+        return group_folder(self.output, group.number).with_suffix(".lock")
+
+
+def _check_bad_rows(tally: Tally, most: float) -> None:
+    if tally.num_bad > most * tally.rows:
+        raise UserError(
+            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) cannot "
+            f"be used, more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
+            "Repair the source, name the field that holds the text with --text-field, or allow more."
+        )

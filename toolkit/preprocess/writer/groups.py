@@ -1,0 +1,167 @@
+"""Groups of sources: which sources each has, where it is written, and its shards under the names of the corpus.
+
+corpus/unfinished.jsonl          what is made, and how; with a step, once the shards of all groups are its own
+corpus/groups/00003/             unfinished.jsonl, shard-00000.bin .idx, holdout/
+corpus/groups/00003.lock         held by the process that writes the group
+corpus/groups/00003.error        why it could not be written
+"""
+
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.core.errors import CorpusError
+from toolkit.core.files import PARTIAL_FILES, sync
+from toolkit.data import ShardEntry
+from toolkit.data.corpus.shards import file_names
+from toolkit.preprocess.sources import Source
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, Place, Step, Tally, begin_ledger, read_ledger
+
+GROUPS_FOLDER = "groups"
+HOLDOUT_FOLDER = "holdout"
+SOURCE_GROUP_BYTES = 1 << 30
+"""Consecutive sources are gathered until they have so many bytes, and share shards; a larger one is alone.
+
+So many small files do not make as many small shards, and a group is a share of the work that depends on no other."""
+
+
+@dataclass(frozen=True)
+class SourceGroup:
+    """Consecutive sources whose documents share shards, with those of no other.
+
+    Attributes:
+        recorded: their names in corpus.json.
+    """
+
+    number: int
+    files: Sequence[Source]
+    recorded: Sequence[str]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its sources."""
+        return sum(file.num_bytes for file in self.files)
+
+    def __str__(self) -> str:
+        first, *more = self.files
+        return f"{first.name} and {len(more):,} more" if more else first.name
+
+
+def groups_of(files: Sequence[Source]) -> list[SourceGroup]:
+    """All sources in their groups."""
+    recorded, slices = recorded_names(files), group_slices([file.num_bytes for file in files])
+    return [SourceGroup(number, files[its], recorded[its]) for number, its in enumerate(slices)]
+
+
+def group_slices(sizes: Sequence[int]) -> list[slice]:
+    """Where each group begins and ends among all sources, from their sizes."""
+    last, num_bytes = {len(sizes) - 1}, 0
+    for number, size in enumerate(sizes):
+        if size >= SOURCE_GROUP_BYTES and number:
+            last.add(number - 1)
+        num_bytes += size
+        if num_bytes >= SOURCE_GROUP_BYTES:
+            last.add(number)
+        if number in last:
+            num_bytes = 0
+    stops = [number + 1 for number in sorted(last)]
+    return [slice(*ends) for ends in zip([0, *stops], stops, strict=False)]
+
+
+def recorded_names(files: Sequence[Source]) -> list[str]:
+    """Names of the sources in corpus.json: by the commit on the hub; here relative to the folder that has all of them.
+
+    The same files in another place hence give the same corpus.json.
+    """
+    folders = [os.path.dirname(file.name) for file in files if not file.revision]
+    # The order is bytewise, so that what the first and the last have in common all have.
+    common = os.path.join(os.path.commonpath([folders[0], folders[-1]]), "") if folders else ""
+    return [_on_hub(file) if file.revision else file.name.removeprefix(common) for file in files]
+
+
+def _on_hub(file: Source) -> str:
+    organisation, name, path = file.name.removeprefix("hub://").split("/", maxsplit=2)
+    return f"hub://{organisation}/{name}@{file.revision}/{path}"
+
+
+def group_folder(corpus: Path, number: int) -> Path:
+    """Folder of a group; with the suffix .lock or .error, the files beside it."""
+    return corpus / GROUPS_FOLDER / f"{number:05d}"
+
+
+def group_ledgers(corpus: Path, *, known: Collection[int] = ()) -> dict[int, Ledger]:
+    """Ledgers of the groups that were begun, by number, in order, but those known; a damaged one counts for nothing."""
+    folder = corpus / GROUPS_FOLDER
+    begun = sorted(int(name) for name in os.listdir(folder) if name.isdigit()) if folder.exists() else []
+    ledgers = ((number, read_ledger(group_folder(corpus, number))) for number in begun if number not in known)
+    return {number: ledger for number, ledger in ledgers if ledger is not None}
+
+
+def resume_group(folder: Path, *, why_reference: str) -> Ledger:
+    """Keep the finished shards of a locked group, unless another backend made them."""
+    ledger = read_ledger(folder)
+    if ledger is None or ledger.why_reference != why_reference:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return begin_ledger(folder, {}, why_reference=why_reference)
+    kept = ledger_files(folder, ledger)
+    for path in {path for pattern in ("shard-*", PARTIAL_FILES) for path in folder.rglob(pattern)} - kept:
+        path.unlink()
+    # A line that was being written when the process ended is cut off, so that steps can follow.
+    os.truncate(folder / LEDGER_NAME, ledger.num_bytes)
+    return ledger
+
+
+def ledger_files(folder: Path, ledger: Ledger) -> set[Path]:
+    """Files of the shards that a ledger in this folder names."""
+    shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
+    return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
+
+
+class Move(NamedTuple):
+    """A shard where its group has it, and where the corpus does, as `entry`."""
+
+    written: Path
+    to: Path
+    entry: ShardEntry
+
+    @property
+    def files(self) -> list[tuple[Path, Path]]:
+        """Each file, before and after."""
+        return list(zip(file_names(self.written), file_names(self.to), strict=True))
+
+
+def moves(corpus: Path, groups: Mapping[int, Ledger]) -> tuple[list[Move], list[Move]]:
+    """Shards of these groups, in order, as those of a corpus that has no others; and likewise those held out."""
+    found: tuple[list[Move], list[Move]] = [], []
+    for number, ledger in groups.items():
+        places = (("", ledger.shards), (HOLDOUT_FOLDER, ledger.held_out))
+        for its, (place, entries) in zip(found, places, strict=True):
+            for entry in entries:
+                named = replace(entry, name=f"shard-{len(its):05d}")
+                its.append(Move(group_folder(corpus, number) / place / entry.name, corpus / place / named.name, named))
+    return found
+
+
+def merge_groups(corpus: Path, ledger: Ledger, groups: Mapping[int, Ledger], tally: Tally) -> Ledger:
+    """Give the shards of all groups the corpus's names, and the corpus the ledger that has them.
+
+    Ended anywhere and called again, it goes on. Names are counted over the whole corpus, which no group knows.
+    """
+    shards, held_out = moves(corpus, groups)
+    for move in (*shards, *held_out):
+        move.to.parent.mkdir(exist_ok=True)
+        for written, to in move.files:
+            if written.exists():
+                written.replace(to)
+            elif not to.exists():
+                raise CorpusError(f"{written} is missing, a file of a finished shard. Start over with --overwrite.")
+    for folder in {move.to.parent for move in (*shards, *held_out)}:
+        sync(folder)
+    entries, entries_held_out = (tuple(move.entry for move in its) for its in (shards, held_out))
+    step = Step(shards=entries, held_out=entries_held_out, place=Place(), tally=tally, is_last=True)
+    assert ledger.key is not None
+    return begin_ledger(corpus, ledger.key, [step], why_reference=ledger.why_reference)
