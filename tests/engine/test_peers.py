@@ -98,6 +98,14 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
     assert raised == [None] * _NUM_RANKS
 
 
+def test_more_ranks_call_than_the_system_keeps_waiting(monkeypatch):
+    monkeypatch.setattr(peers, "_BACKLOG", 1)
+    monkeypatch.setattr(peers, "_CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(_Ranks, "limit_waits", lambda _: pytest.fail("the ranks do not watch one another"))
+    ended, raised = _run([lambda: None] * 12)
+    assert (ended, raised) == ({}, [None] * 12)
+
+
 def test_nobody_is_ended_when_ranks_leave_one_after_another():
     ended, raised = _run([lambda: time.sleep(0.5), lambda: None, lambda: time.sleep(0.1)])
     assert (ended, raised) == ({}, [None] * 3)

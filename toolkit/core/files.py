@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 import shutil
 import stat
 import tempfile
@@ -16,6 +17,8 @@ PARTIAL_FILES = ".*.partial"
 """Pattern for what a writer that was killed leaves behind."""
 
 _BLOCK_BYTES = 1 << 20
+# Rank 0 of ten thousand has a connection to each, beside mapped shards.
+_MOST_DESCRIPTORS = 1 << 16
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -41,6 +44,16 @@ def atomic_file(path: Path) -> Iterator[BufferedRandom]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def descriptor_limit() -> int:
+    """The limit on open files of this process, raised from its soft to its hard value first."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (_MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(hard, _MOST_DESCRIPTORS)
+    if wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return max(soft, wanted)
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:

@@ -35,6 +35,7 @@ _GRACE_SECONDS = 10.0
 _SECONDS_FOR_NEWS = 5.0
 _CONNECT_SECONDS = 20.0
 _BACKLOG = 4096
+_SECONDS_BETWEEN_LOOKS = 0.2
 # A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 # For an answer: the main thread of a rank may keep the interpreter to itself for a while.
@@ -44,6 +45,7 @@ _ANSWER_SECONDS = 20.0
 _MESSAGE = struct.Struct("!i400s")
 _LEAVING, _PLACE = -1, -2
 _TOKEN_BYTES = 16
+_HEARD = b"."
 
 
 @contextmanager
@@ -192,21 +194,25 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
     mine = (uuid.uuid4().bytes, listener.getsockname()[1]) if listener else None
     token, port = ranks.broadcast(mine) or (b"", 0)
     connections: dict[socket.socket, int] = {}
-    failure = ""
-    if listener is None:
+    failure, has_failed, door = "", threading.Event(), None
+    if listener is not None:
+        # While they call, since the system keeps 4,096 calls waiting, at most.
+        door = threading.Thread(
+            target=_accept_all, args=(listener, token, connections, ranks.world_size - 1, has_failed), daemon=True
+        )
+        door.start()
+    else:
         try:
             connections[_call(read_launcher().main_address, port, token, ranks.rank)] = 0
         except OSError as error:
             failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
-    # After this exchange every other rank's call waits to be accepted.
     told = ranks.gather((socket.gethostname(), failure))
     failures = [failed for _, failed in told if failed]
-    if listener is not None:
+    if door is not None:
         if failures:
             print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
-        with listener:
-            while not failures and len(connections) < ranks.world_size - 1:
-                connections |= _accept(listener, token)
+            has_failed.set()
+        door.join()
     if failures:
         for connection in connections:
             connection.close()
@@ -222,9 +228,34 @@ def _listener() -> socket.socket:
 
 
 def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
-    connection.sendall(token + _MESSAGE.pack(rank, b""))
-    return _kept_alive(connection)
+    """Call rank 0 until it answers: a call that finds too many waiting may seem to be taken, and is lost."""
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
+        connection.settimeout(_CONNECT_SECONDS / 4)
+        with contextlib.suppress(OSError):
+            connection.sendall(token + _MESSAGE.pack(rank, b""))
+            if connection.recv(len(_HEARD)):
+                connection.sendall(_HEARD)
+                return _kept_alive(connection)
+        connection.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{host}:{port} does not answer")
+
+
+def _accept_all(
+    listener: socket.socket,
+    token: bytes,
+    connections: dict[socket.socket, int],
+    number: int,
+    has_failed: threading.Event,
+) -> None:
+    """Add the ranks that call to `connections`, until there are so many or some rank could not."""
+    listener.settimeout(_SECONDS_BETWEEN_LOOKS)
+    with listener:
+        while len(connections) < number and not has_failed.is_set():
+            with contextlib.suppress(TimeoutError):
+                connections |= _accept(listener, token)
 
 
 def _accept(listener: socket.socket, token: bytes) -> dict[socket.socket, int]:
@@ -234,7 +265,10 @@ def _accept(listener: socket.socket, token: bytes) -> dict[socket.socket, int]:
     with contextlib.suppress(OSError):
         said = connection.recv(_TOKEN_BYTES + _MESSAGE.size, socket.MSG_WAITALL)
         if said[:_TOKEN_BYTES] == token:
-            return {_kept_alive(connection): _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]}
+            connection.sendall(_HEARD)
+            # None comes from a rank that has given up this call, and calls again.
+            if connection.recv(len(_HEARD)):
+                return {_kept_alive(connection): _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]}
     connection.close()
     return {}
 

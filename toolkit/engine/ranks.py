@@ -21,6 +21,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from toolkit.core.errors import ToolkitError
+from toolkit.core.files import descriptor_limit
 from toolkit.engine.gpus import has_gpu
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
@@ -168,6 +169,10 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     if dist.is_initialized():
         return Ranks(parallel)
     check_launcher()
+    descriptor_limit()
+    # A rank connects to those it sends to. Without it each gloo group has a socket for each pair of ranks, and two such
+    # groups of 512 ranks are more than the 1,024 files that most systems allow.
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.

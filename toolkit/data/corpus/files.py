@@ -2,7 +2,6 @@
 
 import mmap
 import os
-import resource
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import descriptor_limit
 
 OnRead = Callable[[int], object]
 """Called with the number of bytes just read."""
@@ -36,17 +36,8 @@ def kept_open(open_one: Callable[[int], _Result], number: int) -> _Result:
 
 @cache
 def _opened() -> Callable[[Callable[[int], Any], int], Any]:
-    return lru_cache(maxsize=_descriptor_limit() // _DESCRIPTORS_FOR_EACH)(lambda open_one, number: open_one(number))
-
-
-def _descriptor_limit() -> int:
-    """The limit on open files of this process, raised from its soft to its hard value first."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (_MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    wanted = min(hard, _MOST_DESCRIPTORS)
-    if wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
-    return max(soft, wanted)
+    most = min(descriptor_limit(), _MOST_DESCRIPTORS) // _DESCRIPTORS_FOR_EACH
+    return lru_cache(maxsize=most)(lambda open_one, number: open_one(number))
 
 
 def file_size(path: Path) -> int:
