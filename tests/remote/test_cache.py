@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import fsspec
@@ -84,10 +85,12 @@ def test_what_another_process_reads_is_not_removed(corpus: tuple[Path, str]) -> 
     assert not Path(f"{first.prefix}.bin").exists()
 
 
-def _read_all(url: str) -> None:
+def _read_all(url: str, all_have_read: Barrier) -> None:
     corpus = _open(url)
     for number in range(SHARDS):
         _ = corpus.shards[number]
+    # As a rank does that waits for another in a collective: all shards stay open.
+    all_have_read.wait(30)
 
 
 def test_processes_fetch_each_object_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +105,8 @@ def test_processes_fetch_each_object_once(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(cache, "download", logged)
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_read_all, args=(f"file://{folder}",)) for _ in range(4)]
+    barrier = fork.Barrier(4)
+    processes = [fork.Process(target=_read_all, args=(f"file://{folder}", barrier)) for _ in range(4)]
     for process in processes:
         process.start()
     for process in processes:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ _TOKENIZER = "tokenizer/"
 _SHARE_OF_FREE_SPACE = 0.9
 # Each holds two file descriptors.
 _MOST_OPEN = 256
+_SECONDS_BETWEEN_LOOKS = 0.05
 
 
 class ShardCache:
@@ -72,12 +74,16 @@ class ShardCache:
         """The file's lock, shared, with the file there."""
         lock = _Lock(path)
         while True:
-            fcntl.flock(lock, fcntl.LOCK_SH)
             if path.exists():
-                os.utime(path)
-                return lock
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                with suppress(FileNotFoundError):
+                    os.utime(path)
+                    return lock
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            if not _is_locked_alone(lock):
+                # Not by waiting for the lock: who has fetched the file keeps it, shared, for long.
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            elif not path.exists():
                 partial = path.with_name(f".{path.name}.partial")
                 self._reserve(partial, num_bytes)
                 fetch(partial)
@@ -202,9 +208,16 @@ def _lock_file(path: Path) -> Path:
 def _remove(path: Path) -> bool:
     """Remove a file, or what a dead process left of one, unless somebody has it open or fetches it."""
     lock = _Lock(path.with_name(path.name.removeprefix(".").removesuffix(".partial")))
+    if not _is_locked_alone(lock):
+        return False
+    path.unlink(missing_ok=True)
+    return True
+
+
+def _is_locked_alone(lock: _Lock) -> bool:
+    """Lock a file exclusively, unless another process has it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    path.unlink(missing_ok=True)
     return True

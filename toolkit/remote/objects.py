@@ -40,12 +40,16 @@ def is_url(name: object) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]*://", str(name)) is not None
 
 
-def list_objects(url: str) -> dict[str, Object]:
-    """The objects below a URL by their names there; one that the URL itself names is called "". Empty if none is."""
+def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
+    """The objects below a URL by their names there; one that the URL itself names is called "". Empty if none is.
+
+    With a pattern, those that it matches there; `**` stands for any number of folders.
+    """
 
     def find() -> dict[str, Object]:
         storage, path = _opened(url)
-        found, root = storage.find(path, detail=True), path.rstrip("/")
+        root = path.rstrip("/")
+        found = storage.glob(f"{root}/{pattern}", detail=True) if pattern else storage.find(path, detail=True)
         files = {name: entry for name, entry in sorted(found.items()) if entry["type"] == "file"}
         return {name.removeprefix(root).lstrip("/"): _object(entry) for name, entry in files.items()}
 
