@@ -14,7 +14,7 @@ from tests.support.hub_server import HubServer
 from tests.support.text import sample_documents
 from tokenization.hub import with_retries
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import hub_file, iterate_spans, parquet
+from toolkit.preprocess.readers import iterate_spans, parquet, ranges
 from toolkit.preprocess.readers.hub_file import HubFile
 from toolkit.preprocess.sources import find_sources
 
@@ -216,8 +216,8 @@ def test_a_token_opens_a_gated_data_set_and_stays_on_the_hub(hub):
 def test_rows_are_those_of_the_file_and_a_reader_can_go_on_at_each_span(hub, monkeypatch, most_group_bytes):
     monkeypatch.setattr(parquet, "_MOST_GROUP_BYTES", most_group_bytes)
     monkeypatch.setattr(parquet, "_SPAN_BYTES", 40_000)
-    monkeypatch.setattr(hub_file, "_BLOCK_BYTES", 7_000)
-    monkeypatch.setattr(hub_file, "_SMALL_GAP_BYTES", 0)
+    monkeypatch.setattr(ranges, "_BLOCK_BYTES", 7_000)
+    monkeypatch.setattr(ranges, "_SMALL_GAP_BYTES", 0)
     source = find_sources(["fineweb-edu"], subset="sample-10BT")[0]
     texts = pq.read_table(hub.root / "datasets" / source.name.removeprefix("hub://")).column("text").to_pylist()
 

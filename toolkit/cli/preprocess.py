@@ -20,7 +20,7 @@ EXAMPLES = (
 _FINEWEB_EDU = {
     "tokenizer": "EuroBERT/EuroBERT-210m",
     "subset": "sample-10BT",
-    "output": Path("data/fineweb-edu"),
+    "output": "data/fineweb-edu",
 }
 _OVERWRITE = PreprocessSettings.model_fields["overwrite"].description
 _option = partial(option_of, PreprocessSettings)
@@ -31,12 +31,14 @@ def command(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="fineweb-edu, a data set with Parquet files on the hub, files, folders or globs (.parquet .jsonl "
-            ".json .csv .tsv .txt; also .gz .zst .bz2 .xz); any mix of them.",
+            help="fineweb-edu, a data set with Parquet files on the hub, files, folders, globs or URLs (.parquet "
+            ".jsonl .json .csv .tsv .txt; also .gz .zst .bz2 .xz); any mix of them.",
         ),
     ],
     tokenizer: Annotated[str | None, _option("tokenizer", "TOK")] = None,
-    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the corpus, made if missing, or its URL.")
+    ] = None,
     text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
     workers: Annotated[int | None, _option("workers", "N")] = None,
     tasks: Annotated[int | None, _option("tasks", "N")] = None,
@@ -79,16 +81,20 @@ def command(
     _run(given.pop("sources"), given.pop("output"), given)
 
 
-def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
+def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
     from toolkit.core.text import quoted
     from toolkit.preprocess.program import preprocess
+    from toolkit.preprocess.staging import write_to
     from toolkit.preprocess.summary import notes, summary_table
+    from toolkit.remote import is_url
 
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
-    result = preprocess(sources, output, settings=settings)
+    others = {"workers", "tasks", "executor", "overwrite"}
+    command = [sources, settings.model_dump(mode="json", exclude=others)]
+    result = write_to(output, lambda folder: preprocess(sources, folder, settings=settings), command=command)
     if result is None:
         return
     screen = console()
@@ -96,5 +102,6 @@ def _run(sources: list[str], output: Path, given: dict[str, Any]) -> None:
     for note in notes(result):
         screen.print(note)
     if result.holdout is not None:
-        screen.print(f"The held-out documents are in {output / 'holdout'}; set data.validation to this folder.")
-    screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {quoted(output)}")
+        screen.print(f"The held-out documents are in {output}/holdout; set data.validation to this folder.")
+    if not is_url(output):
+        screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {quoted(output)}")

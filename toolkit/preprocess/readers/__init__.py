@@ -5,8 +5,8 @@ One thread finds the spans, in order, which is cheap; parsing the rows is the ex
 finds the same spans as one that started at the beginning.
 
 rows.py                 a row: its text, or why it has none
-streams.py              local files: opened, decompressed
-hub_file.py             files on the hub: read in byte ranges
+streams.py              files: opened, decompressed
+ranges.py               files elsewhere, read in byte ranges: in object storage, on the hub (hub_file.py)
 lines.py                JSON lines and plain text
 delimited.py            CSV (csv_records.py, swallowed_rows.py) and TSV
 json_array.py           one JSON array

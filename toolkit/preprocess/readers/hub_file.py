@@ -1,59 +1,34 @@
 """Files on the hub, read in byte ranges over HTTP: only the bytes that the Parquet reader needs.
 
-A file is resolved once, at the commit that was listed, to the URL that serves it; a few threads request ranges from
-there ahead of the reader. After a dropped connection the request resumes behind the last byte received.
+A file is resolved once, at the commit that was listed, to the URL that serves it. After a dropped connection the
+request resumes behind the last byte received.
 """
 
-import io
 import threading
-from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from tokenization.hub import endpoint, with_retries
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.hub import hub_errors
+from toolkit.preprocess.readers.ranges import RangedFile
 from toolkit.preprocess.sources.source import Source
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
-_CONNECTIONS = 8
-_MOST_BLOCKS_AHEAD = 4
-_BLOCK_BYTES = 4 << 20
-# Downloading this many unneeded bytes is faster than another request.
-_SMALL_GAP_BYTES = 1 << 16
 _KEPT = "what is finished is kept"
 
 
-class HubFile:
-    """A file on the hub. All methods may be called from several threads."""
+class HubFile(RangedFile):
+    """A file on the hub."""
 
     def __init__(self, source: Source, *, waits: Iterable[float] = _WAITS_SECONDS) -> None:
+        super().__init__(source.num_bytes, self.fetch)
         self.source, self._waits = source, tuple(waits)
         parts = source.name.removeprefix("hub://").split("/")
         self._repository, self._path = "/".join(parts[:2]), "/".join(parts[2:])
         self._lock = threading.Lock()
-        self._abandoned = threading.Event()
         self._location: str | None = None
-        self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="hub")
-
-    def open(self, *ranges: tuple[int, int]) -> "RangeReader":
-        """Open the file for one thread that reads these ranges (first byte, last byte + 1) in this order."""
-        return RangeReader(self, ranges)
-
-    def close(self) -> None:
-        """Request no more ranges; those requested still arrive."""
-        self._pool.shutdown(wait=False)
-
-    def abandon(self) -> None:
-        """Cancel all requests, also those in progress."""
-        self._abandoned.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
-        """Bytes start..stop - 1, fetched by one of the file's threads."""
-        return self._pool.submit(self.fetch, start, stop)
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Bytes start..stop - 1."""
@@ -62,7 +37,7 @@ class HubFile:
             with_retries(
                 lambda: self._fetch_rest(content, start, stop),
                 waits=self._waits,
-                sleep=self._abandoned.wait,
+                sleep=self.abandoned.wait,
                 report=console().print,
             )
         return bytes(content)
@@ -120,79 +95,3 @@ class HubFile:
                 url = hf_hub_url(self._repository, self._path, repo_type="dataset", revision=revision, endpoint=hub)
                 self._location = get_hf_file_metadata(url, endpoint=hub).location
             return self._location
-
-
-class RangeReader(io.RawIOBase):
-    """A seekable file for one thread; the announced ranges are fetched ahead, a few blocks at a time."""
-
-    def __init__(self, file: HubFile, ranges: Iterable[tuple[int, int]]) -> None:
-        super().__init__()
-        self._file, self._position = file, 0
-        self._announced = deque(
-            (first, min(first + _BLOCK_BYTES, stop))
-            for start, stop in _joined(ranges)
-            for first in range(start, stop, _BLOCK_BYTES)
-        )
-        self._pending: deque[tuple[int, int, Future[bytes]]] = deque()
-        # Grows: a reader that stops early has not downloaded much.
-        self._blocks_ahead = 1
-        self._request()
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def tell(self) -> int:
-        """The next byte to read."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a byte."""
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read the next `size` bytes, fewer only at the end of the file."""
-        stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
-        pieces = []
-        while self._position < stop:
-            pieces.append(self._piece(self._position, stop))
-            self._position += len(pieces[-1])
-        return b"".join(pieces)
-
-    @property
-    def _num_bytes(self) -> int:
-        return self._file.source.num_bytes
-
-    def _piece(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` on: of the block that holds it, else those before the next block."""
-        while self._pending and self._pending[0][1] <= start:
-            self._pending.popleft()
-            self._blocks_ahead = min(self._blocks_ahead + 1, _MOST_BLOCKS_AHEAD)
-            self._request()
-        if not self._pending or stop <= self._pending[0][0]:
-            return self._file.fetch(start, stop)
-        first, last, content = self._pending[0]
-        if start < first:
-            return self._file.fetch(start, first)
-        return content.result()[start - first : min(stop, last) - first]
-
-    def _request(self) -> None:
-        while self._announced and len(self._pending) < self._blocks_ahead:
-            start, stop = self._announced.popleft()
-            self._pending.append((start, stop, self._file.fetch_later(start, stop)))
-
-
-def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges in order, joined where the gap between them is small."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if joined and 0 <= start - joined[-1][1] <= _SMALL_GAP_BYTES:
-            joined[-1] = joined[-1][0], stop
-        else:
-            joined.append((start, stop))
-    return joined

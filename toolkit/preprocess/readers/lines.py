@@ -67,7 +67,7 @@ def _rest_of_span(file: BinaryIO, parse: Parser) -> Iterator[bytes]:
 
 
 def _read_range(source: Source, start: int, end: int, parse: Parser) -> list[Row]:
-    with open_file(source) as file:
+    with open_file(source, (start, end)) as file:
         file.seek(start)
         content = file.read(end - start)
     return _parse(content, start, parse)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from toolkit.preprocess.readers.hub_file import HubFile
 from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, column_chunks, read_footer
+from toolkit.preprocess.readers.ranges import ranged
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
-from toolkit.preprocess.readers.streams import errors_naming, open_file
+from toolkit.preprocess.readers.streams import errors_naming, open_file, remote_file
 from toolkit.preprocess.sources.source import Source
+from toolkit.remote import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,17 +65,11 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
 
 @contextmanager
 def _opener(source: Source) -> Iterator[_Open]:
-    if not source.revision:
+    if not (source.revision or is_url(source.name)):
         yield lambda *_: open_file(source)
         return
-    file = HubFile(source)
-    try:
+    with ranged(HubFile(source) if source.revision else remote_file(source)) as file:
         yield file.open
-    except BaseException:
-        file.abandon()
-        raise
-    finally:
-        file.close()
 
 
 def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.ParquetFile":

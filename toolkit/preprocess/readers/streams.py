@@ -1,4 +1,4 @@
-"""Local files as streams of bytes: opened, decompressed, with errors that name the file."""
+"""Files as streams of bytes, local or in object storage: opened, decompressed, with errors that name the file."""
 
 import bz2
 import io
@@ -12,7 +12,9 @@ from typing import Any, BinaryIO
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import quoted
+from toolkit.preprocess.readers.ranges import RangedFile, ranged
 from toolkit.preprocess.sources.source import Compression, Format, Source
+from toolkit.remote import Object, is_url, list_objects, read_range
 
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd", Compression.BZIP2: "bz2", Compression.XZ: "xz"}
 _Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
@@ -33,8 +35,9 @@ class ByteStream:
 
 @contextmanager
 def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
-    """Open a local source as a stream of bytes, from byte `start` of the decompressed text on."""
-    with open_file(source) as file:
+    """Open a source as a stream of bytes, from byte `start` of the decompressed text on."""
+    first = start if source.compression is None else 0
+    with open_file(source, (first, source.num_bytes)) as file:
         if source.compression is None:
             file.seek(start)
             yield ByteStream(file, file.tell)
@@ -50,15 +53,31 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
 
 
 @contextmanager
-def open_file(source: Source) -> Iterator[BinaryIO]:
-    """Open the file of a local source, unless it has changed since it was found; errors while it is open name it."""
+def open_file(source: Source, *ranges: tuple[int, int]) -> Iterator[BinaryIO]:
+    """Open the file of a source, unless it has changed since it was found; errors while it is open name it.
+
+    Of one in object storage, these ranges (first byte, last byte + 1) are fetched ahead.
+    """
+    if is_url(source.name):
+        with errors_naming(source), ranged(remote_file(source)) as remote:
+            yield io.BufferedReader(remote.open(*ranges), _BLOCK_BYTES)
+        return
     with errors_naming(source), open(source.name, "rb") as file:
         status = os.fstat(file.fileno())
         if (status.st_size, str(status.st_mtime_ns)) != (source.num_bytes, source.version):
-            raise UserError(
-                f"the source {source.name} changed while it was read. Start again when nothing writes to it."
-            )
+            raise _changed(source)
         yield file
+
+
+def remote_file(source: Source) -> RangedFile:
+    """The file of a source in object storage, unless it has changed since it was found."""
+    if list_objects(source.name).get("") != Object(source.num_bytes, source.version):
+        raise _changed(source)
+    return RangedFile(source.num_bytes, partial(read_range, source.name))
+
+
+def _changed(source: Source) -> UserError:
+    return UserError(f"the source {source.name} changed while it was read. Start again when nothing writes to it.")
 
 
 @contextmanager

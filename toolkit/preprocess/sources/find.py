@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from toolkit.core.text import counted, home_hint
 from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
 from toolkit.preprocess.sources.source import READABLE, Source, format_of, report_other_kinds
 from toolkit.preprocess.sources.walk import each_once, matches, report_repeats, status_of, walk
+from toolkit.remote import is_url, list_objects
 
 
 def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
-    """The files behind paths, folders, globs and data sets on the hub: each once, bytewise by name.
+    """The files behind paths, folders, globs, URLs and data sets on the hub: each once, bytewise by name.
 
     A folder stands for the readable files below it, at any depth and behind links; names that begin with a dot are left
     out, and files of other kinds are left out and reported. A file with several names (links) is read once, under its
@@ -26,9 +28,11 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
         subset: configuration of the data sets on the hub among them.
         output: where the result goes; what is in it is not a source, even below a folder that is one.
     """
-    found, on_hub = _Found(), list[HubName]()
+    found, on_hub, in_storage = _Found(), list[HubName](), list[Source]()
     for name in named:
-        if hub_name := _hub_name(name):
+        if is_url(name):
+            in_storage += _find_in_storage(name)
+        elif hub_name := _hub_name(name):
             on_hub.append(hub_name)
         else:
             found.add(name)
@@ -39,9 +43,9 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
         )
     if output is not None:
         found.leave_out(output)
-        if not found.paths and not on_hub:
+        if not found.paths and not on_hub and not in_storage:
             raise UserError(f"all sources are in the output folder {output}. Name another folder for the output.")
-    sources = {source.name: source for source in found.sources()}
+    sources = {source.name: source for source in (*found.sources(), *in_storage)}
     found.report()
     for data_set in on_hub:
         for source in find_on_hub(data_set, subset=subset):
@@ -119,6 +123,25 @@ class _Found:
             raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
         self.paths |= readable
         self.other_kinds |= inside - readable
+
+
+def _find_in_storage(url: str) -> Iterator[Source]:
+    """The readable files that a URL stands for: one, those below it, or those that its glob matches."""
+    fixed, pattern = url.rstrip("/"), ""
+    if glob.has_magic(url):
+        fixed = url[: url.rindex("/", 0, re.search(r"[*?[]", url).start())]  # type: ignore[union-attr]
+        pattern = url.removeprefix(f"{fixed}/")
+    objects = list_objects(fixed, pattern=pattern)
+    shown = {name: found for name, found in objects.items() if not re.search(r"(^|/)\.", name)}
+    readable = {name: kind for name in shown if (kind := format_of(name or fixed)) is not None}
+    if not readable:
+        raise UserError(
+            f"no source at {url}: {counted(len(objects), 'object')} there, none of which can be read. Give files that "
+            f"end in {READABLE}, or a place with some."
+        )
+    report_other_kinds(shown.keys() - readable.keys(), place=f" at {url}")
+    for name, kind in readable.items():
+        yield Source(f"{fixed}/{name}" if name else fixed, kind, shown[name].num_bytes, shown[name].version)
 
 
 def _hub_name(name: str) -> HubName | None:

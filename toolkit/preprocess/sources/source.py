@@ -41,7 +41,7 @@ class Source:
     """A file to read.
 
     Attributes:
-        name: as corpus.json names it: its absolute path, or hub://repository/path.
+        name: as corpus.json names it: its absolute path, its URL, or hub://repository/path.
         version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
         revision: the commit that a file on the hub is read at.
     """

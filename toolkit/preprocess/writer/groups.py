@@ -76,9 +76,9 @@ def recorded_names(files: Sequence[Source]) -> list[str]:
 
     The same files in another place hence give the same corpus.json.
     """
-    folders = [os.path.dirname(file.name) for file in files if not file.revision]
-    # The order is bytewise, so that what the first and the last have in common all have.
-    common = os.path.join(os.path.commonpath([folders[0], folders[-1]]), "") if folders else ""
+    folders = [os.path.join(os.path.dirname(file.name), "") for file in files if not file.revision]
+    # The order is bytewise, so that what the first and the last have in common all have. Some may be URLs.
+    common = "".join(os.path.commonprefix([folders[0], folders[-1]]).rpartition("/")[:2]) if folders else ""  # noqa: RUF071
     return [_on_hub(file) if file.revision else file.name.removeprefix(common) for file in files]
 
 

@@ -1,0 +1,70 @@
+"""Corpora for object storage: written in a folder of this machine, then uploaded, corpus.json last."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolkit.core.cache import digest_of
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.files import cache_folder
+from toolkit.data import CORPUS_MANIFEST
+from toolkit.data.corpus.files import OnRead, read_through
+from toolkit.preprocess.writer.ledger import LEDGER_NAME
+from toolkit.remote import is_url, list_objects, put
+
+_Result = TypeVar("_Result")
+
+
+def write_to(output: str, write: Callable[[Path], _Result | None], *, command: Any) -> _Result | None:
+    """Call `write` with the folder of a corpus: `output`, or where that is a URL one whose files are put there then.
+
+    Started again with the same `command`, plain data, both go on where they were. None where others have written the
+    corpus, or still do, as `write` says with None.
+    """
+    if not is_url(output):
+        return write(Path(output))
+    url = output.rstrip("/")
+    if list_objects(f"{url}/{CORPUS_MANIFEST}"):
+        raise UserError(f"{url} holds a finished corpus: name another place, or remove what is there yourself.")
+    folder = cache_folder() / "staging" / digest_of([url, command])[:32]
+    console().print(f"Writing to {folder} first.")
+    result = None
+    if not _is_finished(folder):
+        result = write(folder)
+    if _is_finished(folder):
+        _upload(folder, url)
+        console().print(f"The corpus is in {url}.")
+    else:
+        console().print(f"When it is finished, the same command uploads it to {url}.")
+    return result
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / CORPUS_MANIFEST).exists() and not (folder / LEDGER_NAME).exists()
+
+
+def _upload(folder: Path, url: str) -> None:
+    """Put the files of a finished corpus below a URL; each is removed here when it is there."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not _is_left_out(path.name)]
+    manifests = sorted((path for path in files if path.name == CORPUS_MANIFEST), key=lambda path: -len(path.parts))
+    others = [path for path in sorted(files) if path.name != CORPUS_MANIFEST]
+
+    def move(path: Path, on_read: OnRead) -> None:
+        size = path.stat().st_size
+        put(path, f"{url}/{path.relative_to(folder).as_posix()}")
+        path.unlink()
+        on_read(size)
+
+    size = sum(path.stat().st_size for path in others)
+    read_through("Uploading", [partial(move, path) for path in others], num_bytes=size)
+    for path in manifests:
+        put(path, f"{url}/{path.relative_to(folder).as_posix()}")
+    shutil.rmtree(folder)
+
+
+def _is_left_out(name: str) -> bool:
+    """A lock, or a packing plan, which each machine makes for itself."""
+    return name.startswith((".", "plans-")) or ".plan-" in name
