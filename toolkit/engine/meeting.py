@@ -18,7 +18,7 @@ from toolkit.parallel.launcher import read_launcher
 # Ranks that are missing after so long without news of any are named.
 _SECONDS_OF_SILENCE = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
-_TO_CONNECT, _TO_MEET = timedelta(seconds=60), timedelta(days=1)
+_SECONDS_TO_CONNECT = 60.0
 # Milliseconds: short enough that some are not disturbed.
 _MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
 ALL_REDUCE_BYTES = 64 << 20
@@ -35,14 +35,16 @@ def meet() -> Store:
     # torchrun has a process for it.
     is_here = ours.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        server = TCPStore(host, port, None, is_here, _TO_CONNECT, wait_for_workers=False, multi_tenant=True)
-    except dist.DistError as error:
+        if not is_here:
+            _connect(host, port)
+        server = TCPStore(host, port, None, is_here, wait_for_workers=False, multi_tenant=True)
+    except (OSError, dist.DistError) as error:
         raise SettingsError(
-            f"{socket.gethostname()} does not reach rank 0 at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}\n"
-            "Give an address of rank 0's machine that this one reaches, and open the port."
+            f"{socket.gethostname()} does not meet rank 0 at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}\n"
+            "Give an address of rank 0's machine that this one reaches, and a port that is free there and open."
         ) from None
     store = PrefixStore("meeting", server)
-    store.set_timeout(_TO_MEET)
+    store.set_timeout(timedelta(days=1))
     store.set(f"{ours.rank}", "")
     if ours.rank == 0:
         absent, last = list(range(ours.world_size)), time.monotonic()
@@ -61,6 +63,18 @@ def meet() -> Store:
         refusal.is_agreed = True
         raise refusal
     return store
+
+
+def _connect(host: str, port: int) -> None:
+    """Once, since torch's own failure is a page long; rank 0 may be a while in coming."""
+    deadline = time.monotonic() + _SECONDS_TO_CONNECT
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def measure_speed(ranks: Ranks) -> tuple[float, float]:
