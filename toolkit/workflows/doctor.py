@@ -35,7 +35,7 @@ from toolkit.engine.ranks import Ranks
 from toolkit.parallel.launcher import check_launcher, read_launcher
 from toolkit.run.corpora import open_corpora
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
-from toolkit.run.load import declare_run, to_toml
+from toolkit.run.load import declare_run, declare_settings, to_toml
 from toolkit.training.pretrain import join, pretrain_declared
 from toolkit.workflows.findings import Facts, Row, findings
 from toolkit.workflows.rank import own_errors_reported
@@ -117,11 +117,12 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     data, tokenizers = facts.same.setdefault("data", {}), facts.same.setdefault("tokenizer", {})
     for key, corpus in ((named.key, named.corpus) for named in corpora.named):
         data[key] = corpus.manifest.manifest_sha256[:12]
-        files = _digest(json.dumps(hash_folder(corpus.tokenizer_folder)).encode())
-        tokenizers[key] = f"{corpus.fingerprint[:12]}, files {files}"
-        # Other ranks of a machine read the same files.
+        digest = _digest(json.dumps(hash_folder(corpus.tokenizer_folder)).encode())
+        tokenizers[key] = f"{corpus.fingerprint[:12]}, files {digest}"
+        # Other ranks of a machine read the same files; those of object storage are hashed as they come.
         for name in corpus.manifest.table.names if place.local_rank == 0 else ():
-            data |= {f"{key} {file.name}": _sampled(file) for file in file_names(corpus.path / name)}
+            files = [file for file in file_names(corpus.path / name) if file.is_file()]
+            data |= {f"{key} {file.name}": _sampled(file) for file in files}
     return folder
 
 
@@ -139,9 +140,16 @@ def _digest(content: bytes) -> str:
 def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
     run, is_first, began = declare_run(source, overrides), read_launcher().rank == 0, time.monotonic()
     folder = run.folder.path.with_name(f".{run.folder.path.name}.doctor.partial")
-    changes = [f"run.dir={folder}", "eval.rows=1", "log.tensorboard=false", "log.wandb=false"]
+    changes = {
+        "run": {"dir": str(folder)},
+        # The run's own copies stay what they are, and are not resumed from.
+        "checkpoint": {"copy_to": None},
+        "eval": {"rows": 1},
+        "log": {"tensorboard": False, "wandb": False},
+    }
+    changed = {group: getattr(run.settings, group).model_copy(update=values) for group, values in changes.items()}
+    scratch = declare_settings(run.settings.model_copy(update=changed))
     try:
-        scratch = declare_run(source, [*overrides, *changes])
         pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1, checks=RUN_CHECKS)
     finally:
         if is_first:
