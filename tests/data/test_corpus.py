@@ -71,6 +71,14 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         Corpus(tmp_path)
 
 
+def test_where_sizes_are_trusted_a_missing_file_is_named_when_it_is_opened(tmp_path: Path) -> None:
+    (_write(tmp_path) / "shard-00001.bin").unlink()
+    corpus = Corpus(tmp_path, sizes="trust")
+    assert corpus.shards[0].document(0).tolist() == DOCUMENTS[0].tolist()
+    with pytest.raises(CorpusError, match=r"shard-00001\.bin"):
+        _ = corpus.shards[1]
+
+
 def test_a_shard_of_another_corpus_is_named(tmp_path: Path) -> None:
     _write(tmp_path / "mine")
     tokens = np.concatenate(DOCUMENTS[:13])

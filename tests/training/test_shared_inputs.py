@@ -103,7 +103,7 @@ def test_every_corpus_the_first_weights_and_versions_are_compared(tmp_path, sett
 
     def check(other):
         ranks = SimpleNamespace(
-            together=nullcontext, gather=lambda mine: [mine, ("another", {**mine[1], **other}), mine]
+            together=nullcontext, gather_on_first=lambda mine: [mine, ("another", {**mine[1], **other}), mine]
         )
         check_same_inputs(ranks, data, SimpleNamespace(path=tmp_path), key="init.from")
 

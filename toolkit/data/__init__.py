@@ -1,6 +1,6 @@
 """From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
 
-from toolkit.data.corpus.corpus import Corpus
+from toolkit.data.corpus.corpus import Corpus, Sizes
 from toolkit.data.corpus.manifest import (
     CORPUS_MANIFEST,
     CorpusManifest,
@@ -34,6 +34,7 @@ __all__ = [
     "Shard",
     "ShardEntry",
     "ShardWriter",
+    "Sizes",
     "SpecialIds",
     "TokenRows",
     "TokenizerEntry",

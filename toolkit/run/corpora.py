@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import Corpus, DataSettings
+from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.parallel.launcher import read_launcher
 from toolkit.remote import ShardCache, is_url
 from toolkit.run.declared import DeclaredRun
@@ -85,9 +85,9 @@ class RunCorpora:
         return lines
 
 
-def open_corpora(run: DeclaredRun) -> RunCorpora:
-    """Open the corpora of each phase and those of `data.validation`."""
-    phases, opened = run.plan.data, _Opened(run.settings.run)
+def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
+    """Open the corpora of each phase and those of `data.validation`; `sizes` is as in `Corpus`."""
+    phases, opened = run.plan.data, _Opened(run.settings.run, sizes)
     training = list[tuple[NamedCorpus, ...]]()
     for number, data in enumerate(phases):
         if data in phases[:number]:
@@ -108,14 +108,15 @@ def open_corpora(run: DeclaredRun) -> RunCorpora:
 class _Opened:
     """The corpora of a run by the folder or URL that names them, each opened once."""
 
-    def __init__(self, settings: RunFolderSettings) -> None:
-        self._settings, self._opened = settings, dict[str, Corpus]()
+    def __init__(self, settings: RunFolderSettings, sizes: Sizes) -> None:
+        self._settings, self._sizes, self._opened = settings, sizes, dict[str, Corpus]()
         self.cache: ShardCache | None = None
 
     def corpus(self, place: str) -> Corpus:
         """A corpus, opened; of one in object storage, shards are fetched when they are read."""
         if place not in self._opened:
-            self._opened[place] = self._open_cached(place) if is_url(place) else Corpus(place)
+            opened = self._open_cached(place) if is_url(place) else Corpus(place, sizes=self._sizes)
+            self._opened[place] = opened
         return self._opened[place]
 
     def _open_cached(self, url: str) -> Corpus:
@@ -125,7 +126,7 @@ class _Opened:
             self.cache = ShardCache(most_bytes=most_bytes, num_sharers=read_launcher().local_world_size)
         source = self.cache.corpus(url)
         try:
-            return Corpus(source.folder, source=source)
+            return Corpus(source.folder, source=source, sizes=self._sizes)
         except CorpusError as error:
             # Its corpus.json is in the cache, and what is wrong is so in the storage.
             raise CorpusError(str(error).replace(str(source.folder), url)) from None

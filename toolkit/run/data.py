@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, open_rows, tokens_left_out
+from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, Sizes, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
 from toolkit.run.checks import CHECKS
@@ -103,9 +103,9 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
     return lines
 
 
-def open_run_data(run: DeclaredRun) -> RunData:
-    """Open corpora, make or find packing plans, build objectives."""
-    corpora = open_corpora(run)
+def open_run_data(run: DeclaredRun, *, sizes: Sizes = "check") -> RunData:
+    """Open corpora, make or find packing plans, build objectives; `sizes` is as in `Corpus`."""
+    corpora = open_corpora(run, sizes=sizes)
     for check in CHECKS.data:
         check(run.settings, corpora)
     run = corpora.with_vocabulary(run)

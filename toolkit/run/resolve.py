@@ -7,6 +7,7 @@ that all fits. Its result is written to the run folder, from where ranks read it
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from toolkit.data import Sizes
 from toolkit.engine import gpus
 from toolkit.engine.ds_config import resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
@@ -121,6 +122,8 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
 
 def read_run(run: DeclaredRun, *, num_ranks: int) -> ResolvedRun:
     """Open a run again that `PreparedRun.write` left in its folder, and whose run.toml this is."""
-    division, data = read_division(run, num_ranks=num_ranks), open_run_data(run)
+    # For all ranks of a machine, whose files may be copies of its own.
+    sizes: Sizes = "check" if read_launcher().local_rank == 0 else "trust"
+    division, data = read_division(run, num_ranks=num_ranks), open_run_data(run, sizes=sizes)
     settings = CompleteSettings.of(data.run.settings, precision=run.settings.precision)
     return ResolvedRun(settings, run.plan, data, division)

@@ -29,7 +29,10 @@ def assemble(
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
-    """The run as the loop wants it, from a state on; manifests name the origin of the weights. `hosts` are by rank."""
+    """The run as the loop wants it, from a state on; manifests name the origin of the weights.
+
+    `hosts` are by rank; only rank 0 needs them.
+    """
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = list(dict.fromkeys(data.training)), run.division.batches
     streams = [part.stream() for part in parts]

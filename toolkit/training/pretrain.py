@@ -100,7 +100,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     engine = build_engine(run, run.division, ranks=ranks)
     try:
         state, origin = beginning.load(engine), beginning.origin()
-        hosts = ranks.gather(socket.gethostname())
+        hosts = ranks.gather_on_first(socket.gethostname())
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)

@@ -60,9 +60,9 @@ def check_same_kernels(ranks: Ranks, choices: Sequence[str]) -> None:
 
 
 def _compare(ranks: Ranks, mine: Mapping[str, Input], *, remedy: str) -> None:
-    gathered = ranks.gather((socket.gethostname(), mine))
+    gathered = ranks.gather_on_first((socket.gethostname(), mine))
     with ranks.together():
-        if found := differences(gathered):
+        if gathered and (found := differences(gathered)):
             raise SettingsError(
                 "\n  ".join(["the ranks of this run do not start from the same things:", *found]) + f"\n{remedy}"
             )

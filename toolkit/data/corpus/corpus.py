@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
 from toolkit.data.corpus.shard_index import ShardIndex
 from toolkit.data.corpus.shards import Shard, file_names
+
+Sizes = Literal["check", "trust"]
 
 
 class ShardSource(Protocol):
@@ -44,6 +46,8 @@ class Corpus:
 
     Args:
         source: where its shards come from, if they are not all in the folder.
+        sizes: "trust" where another process of this machine looks at the size of every file: ten thousand ranks would
+            keep shared storage busy with that alone. A shard is still compared with the manifest when it is opened.
 
     Attributes:
         place: what messages call it: the folder, or the URL that it is filled from.
@@ -53,11 +57,13 @@ class Corpus:
         CorpusError: the folder is not a corpus, or a file is missing or has the wrong size; the message names it.
     """
 
-    def __init__(self, path: str | Path, *, source: ShardSource | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, source: ShardSource | None = None, sizes: Sizes = "check") -> None:
+        self.path, self.sizes = Path(path), sizes
         self.place = str(self.path) if source is None else source.url
         self.manifest: CorpusManifest = read_manifest(self.path)
         self.shards = Shards(self.path, self.manifest, source)
+        if sizes == "check":
+            self.shards.check_sizes()
 
     @property
     def num_documents(self) -> int:
@@ -123,11 +129,15 @@ class Corpus:
 
 
 class Shards(Sequence[Shard]):
-    """The shards of a corpus, opened on demand. Their sizes are checked at once, without opening any."""
+    """The shards of a corpus, opened on demand."""
 
     def __init__(self, folder: Path, manifest: CorpusManifest, source: ShardSource | None) -> None:
         self._folder, self._manifest, self._source = folder, manifest, source
         self._itemsize = np.dtype(manifest.dtype).itemsize
+
+    def check_sizes(self) -> None:
+        """Check that every file is there and has the size that the manifest says, without opening any."""
+        folder, manifest, source = self._folder, self._manifest, self._source
         with _sizes(folder, source) as size_of:
             # With tens of thousands of shards, path objects and whole paths would be half of the time.
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
