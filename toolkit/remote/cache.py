@@ -83,11 +83,16 @@ class ShardCache:
             if not _is_locked_alone(lock):
                 # Not by waiting for the lock: who has fetched the file keeps it, shared, for long.
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-            elif not path.exists():
-                partial = path.with_name(f".{path.name}.partial")
-                self._reserve(partial, num_bytes)
-                fetch(partial)
-                partial.replace(path)
+                continue
+            try:
+                if not path.exists():
+                    partial = path.with_name(f".{path.name}.partial")
+                    self._reserve(partial, num_bytes)
+                    fetch(partial)
+                    partial.replace(path)
+            finally:
+                # An error may be kept, and this with it.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _reserve(self, partial: Path, num_bytes: int) -> None:
         """Make room, and take it with a file of the size to come."""
