@@ -2,20 +2,13 @@
 
 import typer
 
-from toolkit.cli.options import DsConfig, NumProcs, Overrides, RunSource, Threads
+from toolkit.cli.options import DsConfig, NumProcs, Overrides, RunSource
 
-EXAMPLES = (
-    "toolkit doctor run.toml",
-    "toolkit doctor run.toml --num-procs 8 --ds-config zero3",
-)
+EXAMPLES = ("toolkit doctor run.toml", "toolkit doctor run.toml --num-procs 8 --ds-config zero3")
 
 
 def command(
-    run: RunSource,
-    ds_config: DsConfig = None,
-    num_procs: NumProcs = None,
-    overrides: Overrides = None,
-    threads: Threads = None,
+    run: RunSource, ds_config: DsConfig = None, num_procs: NumProcs = None, overrides: Overrides = None
 ) -> None:
     """Compare what all ranks of a run find, and try a collective and a step; exit code 2 where something is wrong."""
     from toolkit.engine.gpus import num_devices

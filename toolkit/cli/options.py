@@ -38,9 +38,6 @@ NumProcs = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
 ]
-Threads = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
-]
 Device = Annotated[
     str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.options import Device, DsConfig, Mfu, NumProcs, Overrides, RunSource, Threads
+from toolkit.cli.options import Device, DsConfig, Mfu, NumProcs, Overrides, RunSource
 from toolkit.core.errors import SettingsError
 
 EXAMPLES = (
@@ -16,6 +16,7 @@ EXAMPLES = (
     "toolkit train run.toml --num-procs 8 --ds-config zero3",
 )
 
+_THREADS = typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
 _UNTIL = typer.Option(metavar="K", min=1, help="Stop behind update K, with a checkpoint (default: the end).")
 
 
@@ -24,7 +25,7 @@ def command(
     ds_config: DsConfig = None,
     num_procs: NumProcs = None,
     overrides: Overrides = None,
-    threads: Threads = None,
+    threads: Annotated[int | None, _THREADS] = None,
     until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")

@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_TO_CONNECT = 60.0
 # Milliseconds: short enough that some are not disturbed.
 _MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
-ALL_REDUCE_BYTES = 64 << 20
+LINK_BYTES, ALL_REDUCE_BYTES = 16 << 20, 64 << 20
 
 
 def meet() -> Store:
@@ -77,13 +77,25 @@ def _connect(host: str, port: int) -> None:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def measure_speed(ranks: Ranks) -> tuple[float, float]:
-    """Seconds for a product on this rank's device, and for a sum over all ranks, if nothing disturbs; collective."""
+def measure_speed(ranks: Ranks) -> tuple[float, float, float]:
+    """Seconds, if nothing disturbs, for a product on this rank's device, to receive `LINK_BYTES` from the rank before
+    this one while all do likewise, and for a sum of `ALL_REDUCE_BYTES` over all ranks; collective.
+    """
     matrix = torch.ones(2 * [_MATRIX_WIDTHS[ranks.device.type]], device=ranks.device)
-    values = torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device)
+    values, received = (torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device) for _ in range(2))
+
+    def pass_on() -> float:
+        size, after = LINK_BYTES // 4, (ranks.rank + 1) % ranks.world_size
+        sending = dist.P2POp(dist.isend, values[:size], after)
+        receiving = dist.P2POp(dist.irecv, received[:size], (ranks.rank - 1) % ranks.world_size)
+        for work in dist.batch_isend_irecv([sending, receiving]):
+            work.wait()
+        return received[0].item()
+
     # `item` waits for the device.
     own = _least_seconds(lambda: (matrix @ matrix)[0, 0].item(), tries=100)
-    return own, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
+    link = _least_seconds(pass_on, tries=6) if ranks.world_size > 1 else 1.0
+    return own, link, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
 
 
 def _least_seconds(compute: Callable[[], object], *, tries: int) -> float:

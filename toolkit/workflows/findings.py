@@ -6,20 +6,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from toolkit.core.text import counted, first_few
-from toolkit.engine.meeting import ALL_REDUCE_BYTES
+from toolkit.engine.meeting import ALL_REDUCE_BYTES, LINK_BYTES
 from toolkit.training.shared_inputs import Input, differences
 from toolkit.training.slow_ranks import slow_ranks
 
-_SAME = {
+_REMEDIES = {
     "packages": "Install the same packages on every machine.",
     "device": "Run on machines with the same devices.",
     "run": "Give every rank the same run file, with absolute paths in it.",
     "data": "Copy the same files to every machine; `toolkit verify` names damaged ones.",
     "tokenizer": "Copy the corpus again, with its folder tokenizer/.",
     "shared folder": "Set run.dir to a folder that all machines share, on a file system with locks (flock).",
-}
-"""What to do by check, where the ranks' values have to be the same; and of the others:"""
-_REMEDIES = {
     "start": "Correct that on its machine.",
     "clock": "Set it by NTP.",
     "disk": "Free space, set run.dir to another disk, or keep fewer checkpoints (checkpoint.keep).",
@@ -27,6 +24,9 @@ _REMEDIES = {
     "all-reduce": "Name the fast network by NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (docs/clusters.md); "
     "see NCCL_DEBUG=INFO.",
 }
+"""What to do, by check."""
+_SAME = ("packages", "device", "run", "data", "tokenizer", "shared folder")
+"""Checks of what has to be the same on all ranks."""
 _SECONDS_APART = 5.0
 _LEAST_SECONDS_SLOWER = 1e-3
 # Below, a run on such devices waits for its gradients most of the time.
@@ -47,7 +47,7 @@ class Facts:
     free: float = math.inf
     """Bytes on the disk of the run folder; `needed` is what checkpoints will take."""
     needed: float = 0.0
-    speed: tuple[float, float] = (1.0, 1.0)
+    speed: tuple[float, float, float] = (1.0, 1.0, 1.0)
     """As `measure_speed` gives it."""
 
 
@@ -76,9 +76,12 @@ def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
     own = [one.speed[0] for one in ranks]
     slow = {rank: f"{1e3 * own[rank]:,.1f} ms" for rank in slow_ranks(own, least_seconds=_LEAST_SECONDS_SLOWER)}
     # As NCCL's tests count: what each rank of a ring sends. The last to arrive at a sum does not wait for others.
-    rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[1] for one in ranks)
+    rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[2] for one in ranks)
     found = f"{rate / 1e6:,.0f} MB/s" if len(ranks) > 1 else "no other rank"
-    low = {0: found} if len(ranks) > 1 and rate < _LEAST_RATES[device] else {}
+    worst = max(range(len(ranks)), key=lambda rank: ranks[rank].speed[1])
+    link = f"{LINK_BYTES / ranks[worst].speed[1] / 1e6:,.0f} MB/s from rank {(worst - 1) % len(ranks)}"
+    is_low = len(ranks) > 1 and rate < _LEAST_RATES[device]
+    low = {worst: f"{found} in all; receives {link}, the slowest link"} if is_low else {}
     return [
         row("start", "possible on each machine", there, errors),
         *[_same(check, ranks) for check in _SAME],
@@ -95,7 +98,7 @@ def _same(check: str, ranks: Sequence[Facts]) -> Row:
     ]
     differing = differences(values)
     shown = differing or [f"{name} {value}" for name, value in values[0][1].items()]
-    return Row(check, "the same on all ranks", first_few(shown), _SAME[check] if differing else "")
+    return Row(check, "the same on all ranks", first_few(shown), _REMEDIES[check] if differing else "")
 
 
 def _gigabytes(size: float) -> str:
