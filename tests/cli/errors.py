@@ -254,6 +254,13 @@ _PARALLEL = (
 )
 
 _CORPORA = (
+    _set("data.train=nowhere://bucket/corpus", found=("nowhere://bucket/corpus",), remedy="s3://BUCKET/KEY"),
+    _set("checkpoint.copy_to=nowhere://bucket", found=("nowhere://bucket",), remedy="or a folder"),
+    _preprocess(
+        *("nowhere://bucket/texts", "--tokenizer", "{tokenizer}", "--output", "out"),
+        found=("nowhere://bucket/texts",),
+        remedy="s3://BUCKET/KEY",
+    ),
     _set("data.train=no/such/corpus", found=("no/such/corpus",), remedy="toolkit preprocess"),
     _set("data.validation={other}", found=("different tokenizers", "{other}"), remedy="same --tokenizer"),
     _set(

@@ -81,8 +81,8 @@ class _NoCredentialsError(Exception):
     [
         (FileNotFoundError("The specified bucket does not exist"), "bucket does not exist. Check the bucket"),
         (FileNotFoundError("/bucket/file"), "no such object. Check the bucket"),
-        (PermissionError("Access Denied"), "Access Denied. Check the keys in use"),
-        (_NoCredentialsError("Unable to locate credentials"), "Unable to locate credentials. Set AWS_ACCESS_KEY_ID"),
+        (PermissionError("Access Denied"), "Access Denied. Check the keys (AWS"),
+        (_NoCredentialsError("Unable to locate credentials"), "Unable to locate credentials. Check the keys (AWS"),
         (ImportError("Install s3fs to access S3"), "needs a package that is not installed (Install s3fs"),
     ],
     ids=lambda value: type(value).__name__,

@@ -4,18 +4,7 @@ Any URL whose fsspec package is installed (`s3://` with s3fs). Locks, memory map
 is there is downloaded before it is opened, and uploaded when it is finished.
 """
 
-from toolkit.remote.cache import CachedCorpus, ShardCache
+from toolkit.remote.cache import ShardCache
 from toolkit.remote.objects import Object, download, is_url, list_objects, plain_name, put, read, read_range
 
-__all__ = [
-    "CachedCorpus",
-    "Object",
-    "ShardCache",
-    "download",
-    "is_url",
-    "list_objects",
-    "plain_name",
-    "put",
-    "read",
-    "read_range",
-]
+__all__ = ["Object", "ShardCache", "download", "is_url", "list_objects", "plain_name", "put", "read", "read_range"]

@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -86,15 +87,15 @@ class ShardCache:
                 continue
             try:
                 if not path.exists():
-                    partial = path.with_name(f".{path.name}.partial")
-                    self._reserve(partial, num_bytes)
-                    fetch(partial)
-                    partial.replace(path)
+                    unfinished = path.with_name(f".{path.name}.partial")
+                    self._reserve(unfinished, num_bytes)
+                    fetch(unfinished)
+                    unfinished.replace(path)
             finally:
                 # An error may be kept, and this with it.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-    def _reserve(self, partial: Path, num_bytes: int) -> None:
+    def _reserve(self, unfinished: Path, num_bytes: int) -> None:
         """Make room, and take it with a file of the size to come."""
         with locked_file(self.folder / ".room.lock"):
             files = sorted(self._files())
@@ -103,7 +104,7 @@ class ShardCache:
                 if excess <= 0:
                     break
                 excess -= size if _remove(path) else 0
-            with partial.open("wb") as file:
+            with unfinished.open("wb") as file:
                 file.truncate(num_bytes)
 
     def _files(self) -> list[tuple[int, int, Path]]:
@@ -164,34 +165,28 @@ class CachedCorpus:
             return
         with locked_file(_lock_file(path)):
             if not path.exists():
-                partial = path.with_name(f".{path.name}.partial")
-                self._download(f"{name}.idx", partial, sha256)
-                partial.replace(path)
+                unfinished = path.with_name(f".{path.name}.partial")
+                self._download(f"{name}.idx", unfinished, sha256=sha256)
+                unfinished.replace(path)
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
         """What `open_shard` makes of a shard whose .bin is in the folder; the last ones used stay open."""
-        self._check_share(size := self.size(f"{name}.bin"))
-
-        def fetch(partial: Path) -> None:
-            self._download(f"{name}.bin", partial, sha256)
-
-        return self._cache.open(self._place(f"{name}.bin"), size, fetch, open_shard)
-
-    def _check_share(self, size: int) -> None:
-        cache = self._cache
+        cache, size = self._cache, self.size(f"{name}.bin")
         if size * cache.num_sharers > cache.most_bytes:
             raise SettingsError(
                 f"the cache of {cache.most_bytes / 1e9:.3g} GB in {cache.folder} is too small: {cache.num_sharers} "
                 f"ranks of this machine keep a shard of {self.url} each, of up to {size / 1e9:.3g} GB. Set "
                 "run.cache_gb higher, free space there, or set XDG_CACHE_HOME to a larger disk."
             )
+        fetch = partial(self._download, f"{name}.bin", sha256=sha256)
+        return cache.open(self._place(f"{name}.bin"), size, fetch, open_shard)
 
     def _place(self, name: str) -> Path:
         path = self.folder / plain_name(self.url, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _download(self, name: str, path: Path, sha256: str | None) -> None:
+    def _download(self, name: str, path: Path, *, sha256: str | None) -> None:
         download(f"{self.url}/{name}", path, num_bytes=self.size(name), sha256=sha256)
 
     def _fetch_tokenizer(self, folder: Path, content: bytes) -> None:
@@ -203,7 +198,7 @@ class CachedCorpus:
             if name.startswith(_TOKENIZER):
                 path = folder / plain_name(self.url, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._download(name, path, hashes.get(name.removeprefix(_TOKENIZER)))
+                self._download(name, path, sha256=hashes.get(name.removeprefix(_TOKENIZER)))
 
 
 def _lock_file(path: Path) -> Path:

@@ -168,19 +168,16 @@ def _has_no_keys(error: Exception) -> bool:
 def _message(url: str, verb: str, error: Exception) -> str:
     scheme, failed = url.partition("://")[0], f"could not {verb} {url}: {_reason(error)}."
     if isinstance(error, ImportError):
-        package = "s3fs" if scheme == "s3" else f"the fsspec package for {scheme}://"
-        return (
-            f"{url} needs a package that is not installed ({error}). Install {package} (for S3: the extra `remote`), "
-            "or give a folder."
-        )
+        package = "s3fs (the extra `remote`)" if scheme == "s3" else f"the fsspec package for {scheme}://"
+        return f"{url} needs a package that is not installed ({error}). Install {package}, or give a folder."
     if isinstance(error, ValueError) and "Protocol not known" in str(error):
         return f"{url}: fsspec knows no scheme {scheme}://. Give s3://BUCKET/KEY, or a folder."
     if isinstance(error, FileNotFoundError):
         return f"{failed} Check the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's."
-    if isinstance(error, PermissionError):
-        return f"{failed} Check the keys in use (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they may do there."
-    if _has_no_keys(error):
-        return f"{failed} Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE."
+    if isinstance(error, PermissionError) or _has_no_keys(error):
+        return (
+            f"{failed} Check the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and what they allow."
+        )
     return f"{failed} Check the network and AWS_ENDPOINT_URL, and start again; what is finished is kept."
 
 

@@ -5,8 +5,6 @@ An init.from with several checkpoints means the newest at the start; RUN_DIR/run
 checkpoint of its own, init.from and fork.from are not read again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,8 +88,13 @@ class Start:
                     f"step {self.own.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be "
                     "resumed from it.\nMove it elsewhere; init.from starts a new run from it."
                 )
-            with self._naming_copy():
+            try:
                 check_same_run(self.own.settings, settings)
+            except SettingsError as error:
+                if self.remote is None:
+                    raise
+                hint = f"Its checkpoint is {self.remote.url}: give a new run another checkpoint.copy_to."
+                raise SettingsError(f"{error}\n{hint}") from None
             check_same_corpora(self.own.corpora, corpora.hashes())
         first = settings.first_weights
         if self.initial is None or first is None:
@@ -123,17 +126,6 @@ class Start:
                     + "\n  ".join(found.reasons)
                     + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
                 )
-
-    @contextmanager
-    def _naming_copy(self) -> Iterator[None]:
-        try:
-            yield
-        except SettingsError as error:
-            if self.remote is None:
-                raise
-            raise SettingsError(
-                f"{error}\nIts checkpoint is {self.remote.url}: give a new run another checkpoint.copy_to."
-            ) from None
 
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
@@ -172,29 +164,20 @@ def find_start(run: DeclaredRun) -> Start:
             raise CheckpointError(
                 f"fork.from={first.source}, which a fork needs until it has a checkpoint of its own: {error}"
             ) from None
-    if is_url(first.source):
-        remote = _remote_initial(first.source)
-        return Start(initial=remote.manifest, remote=remote)
-    return Start(initial=initial_manifest(first.source))
-
-
-def _remote_initial(url: str) -> RemoteCheckpoint:
-    found = RemoteCheckpoint.newest(url)
-    if found is None:
-        raise CheckpointError(f"init.from={url} holds no checkpoint.\n{_WHAT_TO_GIVE}")
-    return found
+    remote = RemoteCheckpoint.newest(first.source) if is_url(first.source) else None
+    return Start(initial=remote.manifest if remote else initial_manifest(first.source), remote=remote)
 
 
 def initial_manifest(source: str) -> CheckpointManifest:
     """Manifest of the checkpoint that `init.from` names."""
-    if is_url(source):
-        return _remote_initial(source).manifest
+    if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
+        return remote.manifest
     path = Path(source)
     if (path / MANIFEST_NAME).is_file():
         return read_manifest(path)
     newest = RunFolder(path).newest_manifest() or newest_manifest(path)
     if newest is None:
-        what = "holds no checkpoint" if path.is_dir() else "is not a directory"
+        what = "holds no checkpoint" if path.is_dir() or is_url(source) else "is not a directory"
         hint = (
             f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(source)} OUT."
             if (path / "config.json").is_file()
