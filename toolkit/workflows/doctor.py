@@ -14,8 +14,8 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import toolkit
 from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import hash_folder
-from toolkit.core.locks import is_held, locked_file
+from toolkit.core.locks import is_held, try_lock
 from toolkit.data.corpus.shards import file_names
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.meeting import measure_speed, meet
@@ -46,6 +46,7 @@ _PACKAGES = (
     *("flash-attn-3", "flash-attn-4", "gigatoken", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
 )
 _BLOCK_BYTES = 1 << 16
+_SECONDS_FOR_LOCK = 5.0
 
 
 def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
@@ -81,8 +82,7 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
             folder = look_at_machine(source, overrides, facts)
             if ranks.rank == 0:
                 lock = folder / f".look-{uuid.uuid4().hex[:12]}.lock"
-                stack.callback(lock.unlink, missing_ok=True)
-                stack.enter_context(locked_file(lock))
+                stack.enter_context(_own_file(lock))
         except Exception as error:
             facts.error = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         if (shared := ranks.broadcast(None if facts.error else lock)) is not None:
@@ -93,6 +93,17 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
         facts.clock = time.time()
     facts.speed = measure_speed(ranks)
     return facts
+
+
+@contextmanager
+def _own_file(lock: Path) -> Iterator[None]:
+    """Make a file and hold its lock inside the block."""
+    # On some file systems one that cannot be made looks like one that is locked.
+    if (held := try_lock(lock, timeout=_SECONDS_FOR_LOCK)) is None:
+        raise SettingsError(f"no file can be made and locked in {lock.parent}, for run.dir. Set another.")
+    yield
+    held.release()
+    lock.unlink(missing_ok=True)
 
 
 def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path:
