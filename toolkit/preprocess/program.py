@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,6 @@ from toolkit.data import (
     CorpusManifest,
     DataSettings,
     Rows,
-    ShardEntry,
     open_rows,
     read_manifest,
     token_dtype,
@@ -33,7 +32,7 @@ from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, i
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.folder import complete_corpus, open_ledger, start_over
 from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
 
 
@@ -150,10 +149,15 @@ def _complete(
     output: Path, ledger: Ledger, tokenizer: tokenization.Tokenizer, settings: PreprocessSettings
 ) -> tuple[CorpusManifest, Rows | None, str | None]:
     """Write what a corpus has besides its shards, which are there; the manifest, and what `_pack` gives."""
-    rows = left_out = None
+    tally, dtype, rows, left_out = ledger.tally, token_dtype(tokenizer.encoded_vocabulary_size).name, None, None
+    corpora = [(output, ledger.shards, tally.kept, tally.skipped)]
     if settings.holdout:
-        _describe(output / HOLDOUT_FOLDER, ledger.held_out, ledger.tally.held_out, tokenizer, skipped={})
-    manifest = _describe(output, ledger.shards, ledger.tally.kept, tokenizer, skipped=ledger.tally.skipped)
+        corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
+    for folder, shards, counts, skipped in corpora:
+        hits = counts.special_text_hits
+        manifest = complete_corpus(
+            folder, tokenizer, shards=shards, dtype=dtype, special_text_hits=hits, skipped=skipped
+        )
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
         if settings.holdout:
@@ -163,25 +167,6 @@ def _complete(
     shutil.rmtree(output / GROUPS_FOLDER, ignore_errors=True)
     (output / LEDGER_NAME).unlink(missing_ok=True)
     return manifest, rows, left_out
-
-
-def _describe(
-    folder: Path,
-    shards: Sequence[ShardEntry],
-    counts: Counts,
-    tokenizer: tokenization.Tokenizer,
-    *,
-    skipped: Mapping[str, int],
-) -> CorpusManifest:
-    folder.mkdir(exist_ok=True)
-    return complete_corpus(
-        folder,
-        tokenizer,
-        shards=shards,
-        dtype=token_dtype(tokenizer.encoded_vocabulary_size).name,
-        special_text_hits=counts.special_text_hits,
-        skipped=skipped,
-    )
 
 
 def _pack(output: Path, sequence_length: int) -> tuple[Rows, str | None]:

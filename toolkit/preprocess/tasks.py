@@ -34,6 +34,7 @@ from toolkit.preprocess.writer.ledger import LEDGER_NAME
 from toolkit.preprocess.writer.writing import OnSpan, write_group
 
 _SECONDS_BETWEEN_LOOKS = 2.0
+_TASK = "toolkit.preprocess.tasks:open_task"
 
 
 def write_groups(
@@ -108,30 +109,23 @@ def _run_tasks(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendCh
 
 @contextmanager
 def _executor(corpus: UnfinishedCorpus, most: int) -> Iterator[Executor]:
-    settings, cores = corpus.settings, len(os.sched_getaffinity(0))
-    logs = logs_folder(corpus.output)
+    settings, logs, cores = corpus.settings, logs_folder(corpus.output), len(os.sched_getaffinity(0))
+    num_here = most if settings.executor == "local" else 1
+    workers = settings.workers or max(1, cores // num_here)
+    corpus.settings = settings.model_copy(update={"workers": workers})
     if settings.executor == "local":
-        corpus.settings = settings.model_copy(update={"workers": settings.workers or max(1, cores // most)})
-        with closing(LocalExecutor(_TASK, environments=[{}] * most, logs=logs)) as executor:
-            yield executor
+        with closing(LocalExecutor(_TASK, environments=[{}] * most, logs=logs)) as processes:
+            yield processes
         return
-    resources = Resources(cpus=settings.workers or cores)
-    corpus.settings = settings.model_copy(update={"workers": resources.cpus})
     with closing(Cluster()) as cluster:
-        console().print(
-            f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
-            f"{counted(min(cluster.room(resources), most), 'task')} of {counted(resources.cpus, 'thread')}"
-        )
         shared = "--output, sources, the tokenizer and the working directory"
+        resources = Resources(cpus=workers)
         with closing(
             RayExecutor(
                 cluster, _TASK, most=most, resources=resources, logs=logs, shared=shared, cpus_setting="--workers"
             )
         ) as actors:
             yield actors
-
-
-_TASK = "toolkit.preprocess.tasks:open_task"
 
 
 class _Shown:

@@ -6,7 +6,7 @@ merged, under the lock of the folder.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +90,22 @@ class UnfinishedCorpus:
     @contextmanager
     def claim(self) -> Iterator[tuple[SourceGroup, Ledger] | None]:
         """Take a free group and what is done of it, for the time of the block; None without any."""
-        with self.locked():
-            claimed = self._claim()
-        if claimed is None:
-            yield None
-            return
-        group, ledger, lock = claimed
-        try:
-            yield group, ledger
-        finally:
-            lock.release()
+        with ExitStack() as stack:
+            with self.locked():
+                claimed = self._claim(stack)
+            yield claimed
 
     def claim_rest(self) -> FileLock | None:
         """A lock for the one command that stays until others have written the rest; None where another one does."""
         with self.locked():
             return try_lock(self.output / GROUPS_FOLDER / "rest.lock") if self.missing() else None
 
-    def _claim(self) -> tuple[SourceGroup, Ledger, FileLock] | None:
+    def _claim(self, stack: ExitStack) -> tuple[SourceGroup, Ledger] | None:
         for group in self._untried():
             if (lock := try_lock(self._lock_file(group))) is not None:
-                return (
-                    group,
-                    resume_group(group_folder(self.output, group.number), why_reference=self.why_reference),
-                    lock,
-                )
+                stack.callback(lock.release)
+                folder = group_folder(self.output, group.number)
+                return group, resume_group(folder, why_reference=self.why_reference)
             if self.settings.is_limited:
                 raise UserError(
                     f"Another process is writing a corpus into {self.output}, and with a limit only one can. Wait for "
@@ -129,8 +121,7 @@ class UnfinishedCorpus:
         """The settings, with the limits that are left for the first of the missing groups."""
         done = {"limit_documents": self.tally.documents, "limit_tokens": self.tally.tokens}
         limits = {name: getattr(self.settings, name) for name in done}
-        left = {name: limit - done[name] for name, limit in limits.items() if limit is not None}
-        return self.settings.model_copy(update=left)
+        return self.settings.model_copy(update={name: limits[name] and limits[name] - done[name] for name in done})
 
     @property
     def _is_full(self) -> bool:

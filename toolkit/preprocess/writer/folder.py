@@ -124,7 +124,8 @@ def _not_resumable(
         return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
     if ledger.key is None:
         return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
-    files = [(path, path) for path in ledger_files(folder, ledger)] + _group_files(folder, groups)
+    files = [(path, path) for path in ledger_files(folder, ledger)]
+    files += [pair for pairs, _ in moves(folder, groups) for pair in pairs]
     if missing := sorted(one.name for one, to in files if not (one.is_file() or to.is_file())):
         return f"an unfinished corpus of which {missing[0]} is missing: "
     # A source that failed may be mended; what was made of the others stays.
@@ -148,10 +149,6 @@ def _with_other_sources(groups: Mapping[int, Ledger], *keys: Mapping[str, Any] |
     parts = [key["sources"] for key in keys if key is not None]
     then, now = ([part[its] for its in group_slices([size for _, size, _ in part])] for part in parts)
     return [number for number in groups if then[number : number + 1] != now[number : number + 1]]
-
-
-def _group_files(folder: Path, groups: Mapping[int, Ledger]) -> list[tuple[Path, Path]]:
-    return [files for its in moves(folder, groups) for move in its for files in move.files]
 
 
 def _num_shards(*ledgers: Ledger) -> int:

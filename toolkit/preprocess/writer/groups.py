@@ -8,10 +8,9 @@ corpus/groups/00003.error        why it could not be written
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import PARTIAL_FILES, sync
@@ -121,47 +120,37 @@ def ledger_files(folder: Path, ledger: Ledger) -> set[Path]:
     return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
 
 
-class Move(NamedTuple):
-    """A shard where its group has it, and where the corpus does, as `entry`."""
+def moves(corpus: Path, groups: Mapping[int, Ledger]) -> Iterator[tuple[list[tuple[Path, Path]], ShardEntry]]:
+    """Shards of these groups, then those held out: files as the group has them and as the corpus does, and its entry.
 
-    written: Path
-    to: Path
-    entry: ShardEntry
-
-    @property
-    def files(self) -> list[tuple[Path, Path]]:
-        """Each file, before and after."""
-        return list(zip(file_names(self.written), file_names(self.to), strict=True))
-
-
-def moves(corpus: Path, groups: Mapping[int, Ledger]) -> tuple[list[Move], list[Move]]:
-    """Shards of these groups, in order, as those of a corpus that has no others; and likewise those held out."""
-    found: tuple[list[Move], list[Move]] = [], []
-    for number, ledger in groups.items():
-        places = (("", ledger.shards), (HOLDOUT_FOLDER, ledger.held_out))
-        for its, (place, entries) in zip(found, places, strict=True):
-            for entry in entries:
-                named = replace(entry, name=f"shard-{len(its):05d}")
-                its.append(Move(group_folder(corpus, number) / place / entry.name, corpus / place / named.name, named))
-    return found
+    Names are counted over the whole corpus, which no group knows.
+    """
+    for place, kind in (("", "shards"), (HOLDOUT_FOLDER, "held_out")):
+        written = [(number, entry) for number, ledger in groups.items() for entry in getattr(ledger, kind)]
+        for index, (number, entry) in enumerate(written):
+            named = replace(entry, name=f"shard-{index:05d}")
+            before, after = group_folder(corpus, number) / place / entry.name, corpus / place / named.name
+            yield list(zip(file_names(before), file_names(after), strict=True)), named
 
 
 def merge_groups(corpus: Path, ledger: Ledger, groups: Mapping[int, Ledger], tally: Tally) -> Ledger:
     """Give the shards of all groups the corpus's names, and the corpus the ledger that has them.
 
-    Ended anywhere and called again, it goes on. Names are counted over the whole corpus, which no group knows.
+    Ended anywhere and called again, it goes on.
     """
-    shards, held_out = moves(corpus, groups)
-    for move in (*shards, *held_out):
-        move.to.parent.mkdir(exist_ok=True)
-        for written, to in move.files:
+    entries = []
+    for files, entry in moves(corpus, groups):
+        for written, to in files:
+            to.parent.mkdir(exist_ok=True)
             if written.exists():
                 written.replace(to)
             elif not to.exists():
                 raise CorpusError(f"{written} is missing, a file of a finished shard. Start over with --overwrite.")
-    for folder in {move.to.parent for move in (*shards, *held_out)}:
+        entries.append(entry)
+    num_shards = sum(len(group.shards) for group in groups.values())
+    shards, held_out = tuple(entries[:num_shards]), tuple(entries[num_shards:])
+    for folder in (corpus, corpus / HOLDOUT_FOLDER) if held_out else (corpus,):
         sync(folder)
-    entries, entries_held_out = (tuple(move.entry for move in its) for its in (shards, held_out))
-    step = Step(shards=entries, held_out=entries_held_out, place=Place(), tally=tally, is_last=True)
+    step = Step(shards=shards, held_out=held_out, place=Place(), tally=tally, is_last=True)
     assert ledger.key is not None
     return begin_ledger(corpus, ledger.key, [step], why_reference=ledger.why_reference)
