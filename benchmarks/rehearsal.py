@@ -204,7 +204,7 @@ def main() -> None:
             if other is not None:
                 resolve(base, folder, other)
                 row["resumed_by"] = str(other)
-                row["resumed"] = list(rehearse(base, folder, other, (0,), until=3))
+                row["resumed"] = list(rehearse(base, folder, other, (0, other.world_size - 1), until=3))
             row |= measured_on(PACKAGES)
             print(json.dumps(row, indent=1), flush=True)
             append_row(options.output, row)

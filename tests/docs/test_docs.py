@@ -63,6 +63,8 @@ _OTHERS_OPTIONS = {
     "--presets",
     "--minutes",
     "--out",
+    "--build-arg",
+    "--isolation",
     "--toy",
 }
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
