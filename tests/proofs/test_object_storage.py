@@ -1,6 +1,7 @@
 """Runs on a real S3 server: equal to local ones, through its death, in little room, from an empty machine."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,10 @@ import pytest
 from tests.proofs.object_storage import BUCKET, Server, is_available, server
 from tests.resume.test_resume import compare
 from tests.support.runs import read_metrics, write_run
+from tests.support.text import sample_documents, tiny_tokenizer
+from tests.training.test_copying import compare_from
+from toolkit.core.files import hash_folder
+from toolkit.remote import list_objects, read
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 pytestmark = [
@@ -42,16 +47,17 @@ def s3(tmp_path: Path, run_file: Path) -> Iterator[Server]:
         yield running
 
 
-def _train(run_file: Path, name: str, *settings: str, ranks: int = 2) -> "subprocess.Popen[str]":
+def _train(run_file: Path, name: str, *settings: str, until: int = 20) -> "subprocess.Popen[str]":
     folder = run_file.parent / name
     options = [part for setting in (*settings, f"run.dir={folder}") for part in ("--set", setting)]
-    command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", str(ranks), *options]
+    command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--num-procs", "2", *options]
+    command += ["--until", str(until)]
     environment = {**os.environ, "XDG_CACHE_HOME": str(run_file.parent / f"cache-{name}")}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
-def _trained(run_file: Path, name: str, *settings: str, ranks: int = 2) -> str:
-    process = _train(run_file, name, *settings, ranks=ranks)
+def _trained(run_file: Path, name: str, *settings: str) -> str:
+    process = _train(run_file, name, *settings)
     output = process.communicate(timeout=280)[0]
     assert process.returncode == 0, output
     return output
@@ -120,3 +126,40 @@ def test_a_damaged_object_is_named(tmp_path: Path, run_file: Path, s3: Server) -
     output = process.communicate(timeout=250)[0]
     assert process.returncode == 2
     assert output.count(f"{_CORPUS}/shard-00003.bin is damaged: expected SHA-256") == 1
+
+
+def test_an_empty_machine_resumes_from_the_copies(tmp_path: Path, run_file: Path, s3: Server) -> None:
+    settings = (*_FROM_THERE, "checkpoint.every=5", f"checkpoint.copy_to={BUCKET}/copies")
+    stopped = _train(run_file, "first", *settings, until=10)
+    output = stopped.communicate(timeout=250)[0]
+    assert stopped.returncode == 0, output
+    # Another machine has neither the run folder nor the cache.
+    output = _trained(run_file, "second", *settings)
+    assert f"downloading the checkpoint {BUCKET}/copies/step-00000010" in output
+    assert "resuming from step 10" in output
+    assert {name.partition("/")[0] for name in list_objects(f"{BUCKET}/copies")} == {
+        f"step-{step:08d}" for step in (5, 10, 15, 20)
+    }
+    _trained(run_file, "local")
+    assert compare_from(tmp_path / "local", tmp_path / "second") == []
+
+
+def test_text_from_there_becomes_the_corpus_there(tmp_path: Path, s3: Server) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(3):
+        rows = [json.dumps({"text": text}) for text in sample_documents(200, seed=number)]
+        (texts / f"{number}.jsonl").write_text("\n".join(rows))
+    s3.upload(texts, f"{BUCKET}/texts")
+    options = ["--tokenizer", str(tiny_tokenizer(tmp_path / "tokenizer")), "--holdout", "0.1", "--shard-tokens", "5000"]
+    for source, output in ((texts, tmp_path / "local"), (f"{BUCKET}/texts", f"{BUCKET}/made")):
+        command = [sys.executable, "-m", "toolkit.cli", "preprocess", str(source), *options, "--output", str(output)]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+    for name in list_objects(f"{BUCKET}/made"):
+        path = tmp_path / "made" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(read(f"{BUCKET}/made/{name}"))
+    assert hash_folder(tmp_path / "made") == hash_folder(tmp_path / "local")
+    assert len(list((tmp_path / "made").glob("*.bin"))) > 3
