@@ -30,7 +30,7 @@ def stop_at(monkeypatch, moment, step, stop):
     if moment == "answering":
         monkeypatch.setattr(SequenceClassification, "answer", stop)
         return
-    owner, name = (trainer.ShowProgress, "on_step_end") if moment == "after a step" else (Trainer, "_save_rng_state")
+    owner, name = (trainer.StepEnds, "on_step_end") if moment == "after a step" else (Trainer, "_save_rng_state")
     original = getattr(owner, name)
 
     def stopping(self, *arguments, **others):

@@ -108,18 +108,18 @@ def test_a_killed_run_in_parts_goes_on_as_if_nothing_had_been(tmp_path, monkeypa
     )
     whole = trained(task, file, source, tmp_path / "whole")
     monkeypatch.setattr(trainer, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    ended = trainer.ShowProgress.on_step_end
+    ended = trainer.StepEnds.on_step_end
 
     def killed(self, args, state, control, **more):
         ended(self, args, state, control, **more)
         if state.global_step == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.ShowProgress, "on_step_end", killed)
+    monkeypatch.setattr(trainer.StepEnds, "on_step_end", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(task, file, source, tmp_path / "killed")
     assert (tmp_path / "killed" / "checkpoint-4").is_dir()
-    monkeypatch.setattr(trainer.ShowProgress, "on_step_end", ended)
+    monkeypatch.setattr(trainer.StepEnds, "on_step_end", ended)
     resumed = trained(task, file, source, tmp_path / "killed")
     assert all(torch.equal(resumed[key], weight) for key, weight in whole.items())
 

@@ -60,29 +60,17 @@ class Trainable(Protocol):
         """Number of losses in the mean."""
 
 
-class ShowProgress(TrainerCallback):
-    """Moves the bar after each update."""
+class StepEnds(TrainerCallback):
+    """Moves the bar, and saves what a killed run resumes from every five minutes: short runs save nothing."""
 
     def __init__(self, bar: Progress) -> None:
-        self._bar = bar
+        self._bar, self._last = bar, time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Take note of an update, for the Trainer."""
         self._bar.update(state.global_step)
-
-
-class SaveByTheClock(TrainerCallback):
-    """Saves what a killed run resumes from every five minutes, so that short runs save nothing."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
-        """Take note of an update, for the Trainer."""
         if time.monotonic() - self._last >= _SECONDS_BETWEEN_CHECKPOINTS and state.global_step < state.max_steps:
             self._last = time.monotonic()
             control.should_save = True
@@ -144,7 +132,7 @@ def run_trainer(
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        _run(make(model=network, args=arguments, callbacks=[ShowProgress(bar), SaveByTheClock()]), folder)
+        _run(make(model=network, args=arguments, callbacks=[StepEnds(bar)]), folder)
     if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
         raise NonFiniteError(
             f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "

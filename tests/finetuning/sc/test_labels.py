@@ -16,7 +16,7 @@ from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, get_task, load_classifier
 from toolkit.finetuning.sc.examples import Example, read_number, read_set
-from toolkit.finetuning.sc.labels import NumberLabels, SetLabels, regression_scores, set_scores
+from toolkit.finetuning.sc.labels import NumberLabels, SetLabels
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
@@ -116,23 +116,23 @@ def test_sets_are_learnt_and_the_saved_model_says_the_same(tmp_path, family, loa
 
 def test_scores_of_sets_of_a_case_done_by_hand():
     # Hits 2, found 3, expected 4. By label: 1 of 1 and 2; 0 of 1 and 1; 1 of 1 and 1. One row is whole.
-    truth, prediction = [[1, 0, 1], [0, 1, 0], [1, 0, 0]], [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-    scores = set_scores(truth, prediction)
+    labels = of(SetLabels, ("a", "b", "c"))
+    scores = labels.scores([("a", "c"), ("b",), ("a",)], [("a", "c"), (), ("b",)])
     assert scores["f1_micro"] == pytest.approx(2 * 2 / (3 + 4))
     assert scores["f1_macro"] == pytest.approx((2 / 3 + 0 + 1) / 3)
     assert scores["exact_match"] == pytest.approx(1 / 3)
-    assert set_scores([[0, 0]], [[0, 0]]) == {"f1_micro": 0.0, "f1_macro": 0.0, "exact_match": 1.0}
+    assert labels.scores([()], [()]) == {"f1_micro": 0.0, "f1_macro": 0.0, "exact_match": 1.0}
 
 
 def test_scores_of_numbers_of_a_case_done_by_hand():
     # Deviations (-1, 0, 1) and (-2, -1, 3): covariance 5, squares 2 and 14; the order is the same.
-    scores = regression_scores([1, 2, 3], [0, 1, 5])
+    scores = of(NumberLabels, 1, 2).scores([1, 2, 3], [0, 1, 5])
     assert scores["pearson"] == pytest.approx(5 / math.sqrt(2 * 14))
     assert scores["spearman"] == pytest.approx(1.0)
 
 
 def test_equal_predictions_do_not_correlate():
-    assert regression_scores([1, 2, 3], [5, 5, 5]) == {"pearson": 0.0, "spearman": 0.0}
+    assert of(NumberLabels, 1, 2).scores([1, 2, 3], [5, 5, 5]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 def test_targets_are_standardised_and_answers_are_not():

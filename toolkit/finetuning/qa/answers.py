@@ -5,7 +5,7 @@ not, of "Question: ..." and "Context: ..." with the end-of-text token as a strin
 context truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,9 +41,9 @@ def has_question_answering(config: PretrainedConfig) -> bool:
     kind = type(config)
     if kind not in MODEL_FOR_QUESTION_ANSWERING_MAPPING or kind not in MODEL_MAPPING:
         return False
-    prefixes = {
-        _first(mapping[kind]).base_model_prefix for mapping in (MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_MAPPING)
-    }
+    classes: Iterator[Any] = (mapping[kind] for mapping in (MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_MAPPING))
+    # The first one, where a kind of encoders has several.
+    prefixes = {(one[0] if isinstance(one, tuple) else one).base_model_prefix for one in classes}
     return len(prefixes) == 1
 
 
@@ -108,11 +108,6 @@ def choose_threshold(
 def answer_text(span: BestSpan, threshold: float | None) -> str:
     """The span's text, or none above the threshold."""
     return "" if threshold is not None and span.null_score - span.score > threshold else span.text
-
-
-def _first(model_class: Any) -> Any:
-    """The first class, where a kind of encoders has several."""
-    return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
 _AT_ONCE = 1000

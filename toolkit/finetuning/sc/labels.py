@@ -115,7 +115,14 @@ class ClassLabels(LabelKind):
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
         """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation)."""
-        return classification_scores([*map(self.classes.index, truth)], [*map(self.classes.index, prediction)])
+        from sklearn import metrics
+
+        expected, found = [*map(self.classes.index, truth)], [*map(self.classes.index, prediction)]
+        return {
+            "accuracy": float(metrics.accuracy_score(expected, found)),
+            "f1_macro": float(metrics.f1_score(expected, found, average="macro", zero_division=0)),
+            "mcc": float(metrics.matthews_corrcoef(expected, found)),
+        }
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
         """The most frequent class, by whichever metric."""
@@ -161,8 +168,16 @@ class NumberLabels(LabelKind):
         return float(logits[0]) * self.deviation + self.mean
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
-        """`pearson` and `spearman`."""
-        return regression_scores(truth, prediction)
+        """`pearson` and `spearman`, the two correlations; 0 where all predictions are equal."""
+        from scipy import stats
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.ConstantInputWarning)
+            found = {
+                "pearson": stats.pearsonr(truth, prediction).statistic,
+                "spearman": stats.spearmanr(truth, prediction).statistic,
+            }
+        return {name: 0.0 if np.isnan(score) else float(score) for name, score in found.items()}
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> None:
         """Give None: a constant does not correlate."""
@@ -207,8 +222,17 @@ class SetLabels(LabelKind):
         return [self.classes.labels[number] for number in np.flatnonzero(logits > 0)]
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
-        """`f1_micro`, `f1_macro` over all labels, and `exact_match` of whole sets."""
-        return set_scores([*map(self.target, truth)], [*map(self.target, prediction)])
+        """`f1_micro`, `f1_macro` over all labels, and `exact_match`: the share of rows whose whole set is right."""
+        from sklearn import metrics
+
+        expected, found = (np.array([*map(self.target, rows)], np.int64) for rows in (truth, prediction))
+        # scikit-learn takes a single column for two classes, 0 and 1, and would score both.
+        options: dict[str, Any] = {"labels": [1] if expected.shape[1] == 1 else None, "zero_division": 0}
+        return {
+            "f1_micro": float(metrics.f1_score(expected, found, average="micro", **options)),
+            "f1_macro": float(metrics.f1_score(expected, found, average="macro", **options)),
+            "exact_match": float((expected == found).all(axis=1).mean()),
+        }
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
         """The most frequent set by `exact_match`, all labels by `f1_macro`, some frequent labels by `f1_micro`."""
@@ -228,44 +252,3 @@ class SetLabels(LabelKind):
 
 
 LABEL_TYPES: Mapping[str, type[LabelKind]] = {"class": ClassLabels, "number": NumberLabels, "set": SetLabels}
-
-
-def classification_scores(truth: Sequence[int], prediction: Sequence[int]) -> dict[str, float]:
-    """`accuracy`, `f1_macro` over the classes that occur, and `mcc` (Matthews' correlation), from class numbers."""
-    from sklearn import metrics
-
-    return {
-        "accuracy": float(metrics.accuracy_score(truth, prediction)),
-        "f1_macro": float(metrics.f1_score(truth, prediction, average="macro", zero_division=0)),
-        "mcc": float(metrics.matthews_corrcoef(truth, prediction)),
-    }
-
-
-def regression_scores(truth: Sequence[float], prediction: Sequence[float]) -> dict[str, float]:
-    """`pearson` and `spearman`, the two correlations; 0 where all predictions are equal."""
-    from scipy import stats
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        found = {
-            "pearson": stats.pearsonr(truth, prediction).statistic,
-            "spearman": stats.spearmanr(truth, prediction).statistic,
-        }
-    return {name: 0.0 if np.isnan(score) else float(score) for name, score in found.items()}
-
-
-def set_scores(truth: Sequence[Sequence[float]], prediction: Sequence[Sequence[float]]) -> dict[str, float]:
-    """`f1_micro`, `f1_macro` over all labels, and `exact_match`: the share of rows whose whole set is right.
-
-    A row has 1.0 or 0.0 for each label.
-    """
-    from sklearn import metrics
-
-    expected, found = np.array(truth, np.int64), np.array(prediction, np.int64)
-    # scikit-learn takes a single column for two classes, 0 and 1, and would score both.
-    options: dict[str, Any] = {"labels": [1] if expected.shape[1] == 1 else None, "zero_division": 0}
-    return {
-        "f1_micro": float(metrics.f1_score(expected, found, average="micro", **options)),
-        "f1_macro": float(metrics.f1_score(expected, found, average="macro", **options)),
-        "exact_match": float((expected == found).all(axis=1).mean()),
-    }

@@ -30,7 +30,7 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
 
     Words that leave no token are answered nowhere; nor are there inputs for sentences of such words alone.
     """
-    encoded = _encode(sentences, [""] * len(sentences), source, add_special_tokens=True)
+    encoded = _encode(sentences, "", source, add_special_tokens=True)
     inputs: WordInputs = []
     for number, words in enumerate(sentences):
         is_text = np.array([part is not None for part in encoded.sequence_ids(number)])
@@ -70,8 +70,7 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
     model takes is cut off: its words are answered nowhere.
     """
     longest = paper_length(source)
-    end = source.tokenizer.eos_token or ""
-    encoded = _encode(sentences, [end] * len(sentences), source, add_special_tokens=False)
+    encoded = _encode(sentences, source.tokenizer.eos_token or "", source, add_special_tokens=False)
     inputs: WordInputs = []
     for number, words in enumerate(sentences):
         answered = _words_of(encoded["offset_mapping"][number][:longest], words)
@@ -110,7 +109,7 @@ def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[TokenRang
 
 
 def _encode(
-    sentences: Sequence[Sequence[str]], ends: Sequence[str], source: EncoderSource, *, add_special_tokens: bool
+    sentences: Sequence[Sequence[str]], end: str, source: EncoderSource, *, add_special_tokens: bool
 ) -> BatchEncoding:
     tokenizer = source.tokenizer
     if not tokenizer.is_fast:
@@ -118,7 +117,7 @@ def _encode(
             f"the tokenizer of {source.model} ({type(tokenizer).__name__}) does not tell which characters its tokens "
             "stand for, and token classification needs that. Use an encoder with a tokenizer.json."
         )
-    texts = [" ".join(words) + end for words, end in zip(sentences, ends, strict=True)]
+    texts = [" ".join(words) + end for words in sentences]
     encoded: BatchEncoding = tokenizer(
         texts, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False
     )
