@@ -22,7 +22,7 @@ from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
 from toolkit.report.output_folder import check_output_folder, replace_report
-from toolkit.report.pages.figure import Figure
+from toolkit.report.pages.html import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results
 from toolkit.report.pages.page import Contents, StudySection, render
 from toolkit.report.read.completeness import missing_summary

@@ -49,7 +49,7 @@ def _result(accuracy: float, *, seed: int, initialization: Initialization, rate:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have an empty image in place of their figure, whose drawing is most of the time that they take."""
-    monkeypatch.setattr("toolkit.report.pages.figure.draw", lambda *_: b"<svg/>")
+    monkeypatch.setattr("toolkit.report.pages.html.draw", lambda *_: b"<svg/>")
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.score_tables import Column, columns_of, table_of_rows
 from toolkit.report.compare.statistics import Estimate, PairedTest, holm, paired_test
 from toolkit.report.compare.tables import MeanScore, Table, TableCell, slug
-from toolkit.report.figures.axes import axes_of
-from toolkit.report.figures.lines import lines_of
+from toolkit.report.figures.lines import axes_of, lines_of
 from toolkit.report.read.labels import CLM_SHARE, DERIVED, OBJECTIVE, SEED
 from toolkit.report.read.tasks import TaskInfo
 
@@ -136,5 +135,4 @@ def _difference(row: Row, reference: Row, column: Column) -> MeanScore | None:
     test = _test(row, reference, column.tasks)
     if test is None:
         return None
-    found = Estimate(test.difference, (test.num_pairs,), std=None, t=test.interval, bootstrap=None)
-    return MeanScore(found, row.name)
+    return MeanScore(Estimate(test.difference, (test.num_pairs,), t=test.interval), row.name)

@@ -84,7 +84,8 @@ def _score_table(level: Level, columns: Sequence[Column], kind: IntervalKind, na
     floors = [majority_of(column.tasks) for column in columns]
     if any(floor is not None for floor in floors):
         names = (_READS_NO_TEXT, *[None] * (table.num_names - 1))
-        table = replace(table, rows=(*table.rows, (*names, *map(_reference, floors))))
+        cells = [None if floor is None else MeanScore(Estimate(floor, ()), _READS_NO_TEXT) for floor in floors]
+        table = replace(table, rows=(*table.rows, (*names, *cells)))
     return replace(table, remarks=" ".join(_remarks(table, level, columns)))
 
 
@@ -145,10 +146,6 @@ def mean_score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore |
     marks = UNFINISHED if any(task.name in row.unfinished for task in tasks) else ""
     marks += NOTHING_LEARNT if floor is not None and found.mean <= floor + _ROUNDING else ""
     return MeanScore(found, row.name, tasks[0].name if is_one else None, marks)
-
-
-def _reference(mean: float | None) -> MeanScore | None:
-    return None if mean is None else MeanScore(Estimate(mean, (), std=None, t=None, bootstrap=None), _READS_NO_TEXT)
 
 
 def _note(level: Level, kind: IntervalKind) -> str:

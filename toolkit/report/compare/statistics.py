@@ -37,11 +37,11 @@ class Estimate:
     mean: float
     nums: tuple[int, ...]
     """Scores of each data set."""
-    std: float | None
+    std: float | None = None
     """Of one data set's scores, with n - 1; None for a family's mean."""
-    t: Interval | None
+    t: Interval | None = None
     """By Student's t."""
-    bootstrap: Interval | None
+    bootstrap: Interval | None = None
     """By resampling."""
 
 
@@ -63,7 +63,7 @@ def estimate(samples: Sequence[Sequence[float]]) -> Estimate:
     nums = tuple(len(scores) for scores in samples)
     mean = math.fsum(math.fsum(scores) / len(scores) for scores in samples) / len(samples)
     if min(nums) < 2:
-        return Estimate(mean, nums, std=None, t=None, bootstrap=None)
+        return Estimate(mean, nums)
     std = float(np.std(samples[0], ddof=1)) if len(samples) == 1 else None
     return Estimate(mean, nums, std=std, t=_t_interval(mean, samples), bootstrap=_bootstrap_interval(samples))
 

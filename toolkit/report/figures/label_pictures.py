@@ -7,8 +7,7 @@ from toolkit.core.text import counted, first_few
 from toolkit.experiments.grid.declaration import Label
 from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.statistics import estimate
-from toolkit.report.figures.axes import Axis, axes_of
-from toolkit.report.figures.lines import Lines, lines_of
+from toolkit.report.figures.lines import Axis, Lines, axes_of, lines_of
 from toolkit.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
 from toolkit.report.pages.model_index import distinct_file_names
 from toolkit.report.read.labels import MASK_RATIO, title_of

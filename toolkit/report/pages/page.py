@@ -10,8 +10,7 @@ from toolkit.core.text import counted, first_few
 from toolkit.report.compare.formats import number_text
 from toolkit.report.compare.levels import Level
 from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, TableCell
-from toolkit.report.pages.figure import Figure
-from toolkit.report.pages.html import html_page, pairs_table
+from toolkit.report.pages.html import Figure, html_page, pairs_table
 from toolkit.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
 from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.results import Results
@@ -93,7 +92,7 @@ def _head(contents: Contents) -> str:
         parts.append(counted(len(contents.runs), "pretraining run"))
     sentences = () if results is None else (missing_summary(results.missing), results.omission)
     told = filter(None, (*sentences, contents.left_out))
-    lacking = "".join(f"<p><strong>{escape(_sentence(text))}</strong></p>" for text in told)
+    lacking = "".join(f"<p><strong>{escape(f'{text[0].upper()}{text[1:]}.')}</strong></p>" for text in told)
     links: list[tuple[str, str, object]] = [
         ("study", "Study", contents.studies),
         ("tables", "Scores", contents.tables),
@@ -107,10 +106,6 @@ def _head(contents: Contents) -> str:
 <h1>{escape(first_few(_names(contents)))}</h1>
 <p class="lead">{escape(", ".join(parts))}.</p>{lacking}
 <nav><ul>{items}</ul></nav>"""
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _studies(contents: Contents) -> str:

@@ -60,11 +60,14 @@ def _run_table(title: str, anchor: str, cells: Sequence[Score], results: Results
     rows = ""
     for cell in cells:
         css = " class=chosen" if cell.learning_rate == rate else ""
+        file = results.place(cell).result_file
+        place = escape(quote(os.path.relpath(file, output)))
+        link = f'<a href="{place}">{file.name}</a>' if file.is_file() else DASH
         scores = [(cell.validation or {}).get(cell.metric), *(cell.test.get(name) for name in metrics)]
         rows += (
             f'<tr{css}><td class="right" data-value="{cell.learning_rate}">{cell.learning_rate:g}</td>'
             f'<td class="right">{cell.seed}</td>{"".join(map(_number, scores))}'
-            f'<td class="right">{_link(results.place(cell).result_file, output)}</td></tr>'
+            f'<td class="right">{link}</td></tr>'
         )
     return (
         f"<details><summary>{escape(title)}</summary>"
@@ -76,7 +79,3 @@ def _run_table(title: str, anchor: str, cells: Sequence[Score], results: Results
 def _number(score: float | None) -> str:
     value, text = ("", DASH) if score is None else (f"{score!r}", f"{score:.4f}")
     return f'<td class="right" data-value="{value}">{text}</td>'
-
-
-def _link(file: Path, output: Path) -> str:
-    return f'<a href="{escape(quote(os.path.relpath(file, output)))}">{file.name}</a>' if file.is_file() else DASH

@@ -69,20 +69,18 @@ def order_of(values: Sequence[Label | None], places: Sequence[Mapping[Label, flo
     return [math.inf if value is None else known[value] for value, known in zip(values, places, strict=True)]
 
 
-def named_after(labels: Mapping[str, Label | None], names: Sequence[str]) -> str:
+def named_after(
+    labels: Mapping[str, Label | None], names: Sequence[str], text_of: Callable[[Label], str] | None = None
+) -> str:
     """Some labels as a name: `CLM share 0.25, budget steps 12,000`."""
-    return _named(labels, names, _short)
+    given = [(name, labels.get(name)) for name in names]
+    return ", ".join(f"{title_of(name)} {(text_of or _short)(value)}" for name, value in given if value is not None)
 
 
 def names_after(groups: Sequence[Mapping[str, Label | None]], names: Sequence[str]) -> list[str]:
     """A name for each group as of `named_after`; in full where short numbers, or a number and a text, look the same."""
     found = [named_after(group, names) for group in groups]
-    return found if len(set(found)) == len(found) else [_named(group, names, repr) for group in groups]
-
-
-def _named(labels: Mapping[str, Label | None], names: Sequence[str], text_of: Callable[[Label], str]) -> str:
-    given = [(name, labels.get(name)) for name in names]
-    return ", ".join(f"{title_of(name)} {text_of(value)}" for name, value in given if value is not None)
+    return found if len(set(found)) == len(found) else [named_after(group, names, repr) for group in groups]
 
 
 def _short(value: Label) -> str:

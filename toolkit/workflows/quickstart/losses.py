@@ -4,7 +4,7 @@ from html import escape
 from pathlib import Path
 
 from toolkit.report.figures.pictures import loss_picture
-from toolkit.report.pages.figure import Figure
+from toolkit.report.pages.html import Figure
 from toolkit.report.read.runs import curves_of
 from toolkit.workflows.quickstart.facts import Facts, Metrics
 
