@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from toolkit.experiments.grid.cells import Cell, Score
-from toolkit.experiments.grid.halving import halve
+from toolkit.experiments.grid.selection import halve
 
 RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 

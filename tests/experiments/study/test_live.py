@@ -11,9 +11,8 @@ from toolkit.execution.local import LocalExecutor
 from toolkit.execution.work import NOBODY, Event, ExecutorKind, Failed, Finished, Lost, Work
 from toolkit.experiments.study import live, pieces
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.live import LiveTree
+from toolkit.experiments.study.live import LiveTree, StudyState
 from toolkit.experiments.study.pieces import train_pieces
-from toolkit.experiments.study.state import StudyState
 
 TRUNK, LEAF, ALONE = "run-clm-8", "run-clm-3-mlm40-8", "run-mlm40-6"
 

@@ -9,9 +9,8 @@ from toolkit.core.text import counted, first_few
 from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.cells import Cell, Outcome
 from toolkit.experiments.grid.display import GridTally
-from toolkit.experiments.grid.halving import Dropped, Halving, halve
 from toolkit.experiments.grid.plan import GridPlan
-from toolkit.experiments.grid.selection import Selected, select
+from toolkit.experiments.grid.selection import Dropped, Halving, Selected, halve, select
 from toolkit.finetuning.precision import versions_and_device
 from toolkit.finetuning.settings import UNTRAINED
 

@@ -25,7 +25,9 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
         ("shared", tree.shared, estimate.shared, hours[1]),
     ]
     for name, steps, taken, measured in rows:
-        cells = [f"{name:<20}{steps:>13,} steps", f"{_tokens(taken.positions)} tokens"]
+        positions = taken.positions
+        tokens = f"{positions / 1e9:,.4g} B" if positions >= 1e9 else f"{positions:,}"
+        cells = [f"{name:<20}{steps:>13,} steps", f"{tokens} tokens"]
         if taken.flops is not None:
             cells.append(f"{taken.flops:.3g} FLOPs")
             if tflops is not None:
@@ -47,11 +49,6 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
     screen.print()
     for line in tree_rows(tree, screen.width).values():
         screen.print(line)
-
-
-def _tokens(number: int) -> str:
-    """A number of tokens, of billions with four digits."""
-    return f"{number / 1e9:,.4g} B" if number >= 1e9 else f"{number:,}"
 
 
 def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None) -> dict[str, Text]:

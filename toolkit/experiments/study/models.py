@@ -13,10 +13,9 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted
 from toolkit.experiments.grid.declaration import Label
-from toolkit.experiments.study.axes import Choice, axes_of, labels_of_choices
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.names import labels_of, model_name
+from toolkit.experiments.study.names import Choice, axes_of, labels_of, labels_of_choices, model_name
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, find_run_file, read_resolved

@@ -19,9 +19,8 @@ from toolkit.execution.scheduling import run_work
 from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work, WorkShare
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.live import shown
+from toolkit.experiments.study.live import StudyState, shown
 from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
-from toolkit.experiments.study.state import StudyState
 from toolkit.experiments.study.worker import PieceTask
 
 RUNNER = "toolkit.experiments.study.worker:PieceRunner"

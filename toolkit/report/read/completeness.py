@@ -7,7 +7,7 @@ from enum import StrEnum
 from toolkit.core.text import counted
 from toolkit.experiments.grid.cells import Cell, Score
 from toolkit.experiments.grid.folder import Declaration, GridFolder
-from toolkit.experiments.grid.halving import halve
+from toolkit.experiments.grid.selection import halve
 
 
 class MissingReason(StrEnum):
