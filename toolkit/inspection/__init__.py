@@ -1,6 +1,5 @@
 """Corpora, runs and checkpoints, shown and verified; nothing is written, and a run at work is not disturbed."""
 
-from toolkit.inspection.program import inspect, watch
-from toolkit.inspection.verification import verify
+from toolkit.inspection.program import inspect, verify, watch
 
 __all__ = ["inspect", "verify", "watch"]

@@ -1,14 +1,15 @@
-"""`toolkit inspect`: what a folder holds decides how it is shown."""
+"""`toolkit inspect` and `toolkit verify`: what a folder holds decides how it is shown and which hashes are compared."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
-from toolkit.core.errors import NoRowError, SettingsError
-from toolkit.core.text import quoted
-from toolkit.data import Corpus, open_rows, tokens_left_out
+from toolkit.core.errors import CheckpointError, CorpusError, NoRowError, SettingsError
+from toolkit.core.text import counted, quoted
+from toolkit.data import Corpus, open_rows, tokens_left_out, verify_corpus
 from toolkit.data.corpus.manifest import CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
     histogram,
@@ -21,7 +22,7 @@ from toolkit.inspection.corpora import (
     statistics,
 )
 from toolkit.inspection.runs import checkpoint_views, run_views
-from toolkit.inspection.runs_table import find_runs, show_runs, watch_runs
+from toolkit.inspection.runs_table import find_runs, runs_table, watch_runs
 from toolkit.run import RunFolder
 
 _CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
@@ -46,7 +47,7 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), again
             screen.print(view)
             screen.print()
     elif what == _RUNS:
-        show_runs(folder)
+        console().print(runs_table(folder))
     else:
         _show_corpus(folder, num_rows, overrides)
 
@@ -71,13 +72,13 @@ def _what_is(folder: Path) -> str:
     if any(find_runs(folder)):
         return _RUNS
     raise SettingsError(
-        f"nothing to inspect in {folder}: {what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+        f"nothing to inspect in {folder}: {_what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
         "(run.toml) or of a checkpoint (manifest.json), as `toolkit preprocess`, `train` and `convert --from-hf` make "
         "them, or a folder with runs below it."
     )
 
 
-def what_is_in(folder: Path) -> str:
+def _what_is_in(folder: Path) -> str:
     """Words for what a folder has in place of a corpus, a run or a checkpoint."""
     if not folder.exists():
         return "it does not exist"
@@ -125,3 +126,41 @@ def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
         screen.print(left_out)
     for row in range(min(num_rows, made.num_rows)):
         screen.print(row_view(row, read_segments(made, tokenizer, row=row)))
+
+
+def verify(folder: Path) -> list[str]:
+    """Read every file that has a hash and compare; returns what to tell the user, and names files that are damaged."""
+    if (folder / CHECKPOINT_MANIFEST).is_file():
+        return _verify_checkpoints([folder])
+    if steps := step_folders(RunFolder(folder).checkpoints) or step_folders(folder):
+        return _verify_checkpoints([path for _, path in steps])
+    if (folder / CORPUS_MANIFEST).exists():
+        found = verify_corpus(folder)
+        if found.damaged:
+            raise CorpusError(str(found))
+        unexpected = [f"{path} does not belong to the corpus; it was not checked." for path in found.unexpected_files]
+        return [*unexpected, str(found)]
+    raise SettingsError(
+        f"nothing to verify in {folder}: {_what_is_in(folder)}.\nGive the folder of a corpus (corpus.json), of a run "
+        "with checkpoints or of one checkpoint (manifest.json); their files have hashes."
+    )
+
+
+def _verify_checkpoints(folders: Sequence[Path]) -> list[str]:
+    lines, damaged, num_intact = list[str](), list[str](), 0
+    for folder in folders:
+        try:
+            checkpoint = open_unverified(folder)
+            checkpoint.verify()
+        except CheckpointError as error:
+            if folder.exists():
+                damaged.append(str(error))
+            else:
+                lines.append(f"{folder} was deleted meanwhile, as a run does with old checkpoints; it was not checked.")
+            continue
+        num_intact, files = num_intact + 1, checkpoint.manifest.files
+        num_bytes = sum(entry.bytes for entry in files.values())
+        lines.append(f"{folder} is intact: {counted(len(files), 'file')}, {num_bytes / 1e6:,.1f} MB.")
+    if damaged or not num_intact:
+        raise CheckpointError("\n".join(damaged or [*lines, "Run it again."]))
+    return lines

@@ -59,11 +59,6 @@ class RunRow:
         )
 
 
-def show_runs(root: Path) -> None:
-    """Print the table of the runs below a folder."""
-    console().print(runs_table(root))
-
-
 def watch_runs(root: Path) -> None:
     """Show the table until Ctrl-C: on a terminal in one place, elsewhere again and again."""
     screen = console()
