@@ -35,7 +35,7 @@ def test_uneven_shares_are_refused_with_the_arithmetic(rows, micro, ranks):
 def test_without_model_parallelism_a_rank_is_its_data_rank():
     for rank in range(4):
         place = topology(rank, 4, ParallelSettings(tp=1, pp=1))
-        assert (place.data_rank, place.data_parallel_size, place.world_size) == (rank, 4, 4)
+        assert (place.data_rank, place.dp, place.world_size) == (rank, 4, 4)
         assert place.data_parallel_ranks == (0, 1, 2, 3)
 
 
@@ -43,7 +43,7 @@ def test_data_ranks_count_copies_of_the_model():
     """12 ranks, tp = 2 within pp = 3: two copies; tensor ranks are neighbours, stages four ranks apart."""
     places = [topology(rank, 12, ParallelSettings(tp=2, pp=3)) for rank in range(12)]
     assert [place.data_rank for place in places] == [0, 0, 1, 1] * 3
-    assert {place.data_parallel_size for place in places} == {2}
+    assert {place.dp for place in places} == {2}
     assert [places[rank].data_parallel_ranks for rank in (0, 1, 2, 7, 11)] == [(0, 2), (1, 3), (0, 2), (5, 7), (9, 11)]
 
 

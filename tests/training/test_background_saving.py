@@ -20,7 +20,7 @@ from toolkit.core.errors import CheckpointError
 from toolkit.engine import saving
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.stopping import StopRequest
+from toolkit.training.pretrain import StopRequest
 
 _PHASE, _EVERY = 4, 4
 _LAST = 2 * _PHASE

@@ -120,7 +120,7 @@ def alone():
 def test_a_hook_that_fails_does_not_keep_the_others_from_their_moment(alone):
     watches = Watches()
     hooks = HookList([_Fails(), watches], alone)
-    hooks.on_checkpoint(4)
+    hooks.each(lambda hook: hook.on_checkpoint(4))
     assert watches.moments == [("checkpoint", 4)]
     with pytest.raises(UserError, match="no permission"):
         alone.sum_counts(1)

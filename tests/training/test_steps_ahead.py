@@ -167,7 +167,7 @@ class CountsExchanges:
     def __call__(self):
         from toolkit.engine.engine import Engine
         from toolkit.engine.ranks import Ranks, join_ranks
-        from toolkit.training.stopping import StopRequest
+        from toolkit.training.pretrain import StopRequest
 
         rank, main = join_ranks().rank, threading.current_thread()
         counts: list[Counter[tuple[str, str]]] = [Counter()]

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE
-from toolkit.training.stopping import StopRequest
+from toolkit.training.pretrain import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])

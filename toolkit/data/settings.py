@@ -1,7 +1,7 @@
 """Settings of a run's data."""
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -11,11 +11,6 @@ from toolkit.core.text import counted
 _SMALLEST_SHARE = 1e-9
 # Messages leave these words out of the key: they are how pydantic names the members of a union.
 _FOLDER, _BLEND = "str", "list[any]"
-
-
-def _kind_of_train(value: Any) -> str:
-    """The kind that it is meant to be, so that a message is about that one."""
-    return _BLEND if isinstance(value, list | tuple) else _FOLDER
 
 
 class BlendEntry(Settings):
@@ -40,7 +35,7 @@ class DataSettings(Settings):
     train: Annotated[
         Annotated[str, Field(min_length=1), Tag(_FOLDER)]
         | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
-        Discriminator(_kind_of_train),
+        Discriminator(lambda value: _BLEND if isinstance(value, list | tuple) else _FOLDER),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
     weights: BlendWeights | None = None

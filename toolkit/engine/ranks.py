@@ -57,7 +57,7 @@ class Ranks:
         self.world_size = dist.get_world_size()
         self.topology = topology(self.rank, self.world_size, parallel)
         self.data_rank = self.topology.data_rank
-        self.data_parallel_size = self.topology.data_parallel_size
+        self.data_parallel_size = self.topology.dp
         self.groups = process_groups(self.topology)
         self.device = torch.device("cuda", torch.cuda.current_device()) if has_gpu() else torch.device("cpu")
         self._host_group = _host_group(dist.group.WORLD)

@@ -66,11 +66,6 @@ class Topology:
         return self.rank // self.tp % self.dp
 
     @property
-    def data_parallel_size(self) -> int:
-        """Copies of the model."""
-        return self.dp
-
-    @property
     def ranks_per_stage(self) -> int:
         """Ranks that hold parts of the same layers, in all copies."""
         return self.tp * self.dp

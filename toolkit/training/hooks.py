@@ -46,7 +46,7 @@ class Hook:
         """Called at the very end; `error` is what ended the run, if anything did."""
 
 
-class HookList(Hook):
+class HookList:
     """Hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run; it is closed
     in the end, and has no other moment.
     """
@@ -55,28 +55,18 @@ class HookList(Hook):
         self._hooks, self._errors = hooks, errors
         self._running = list(hooks)
 
-    def on_start(self, info: StepInfo) -> None:
-        """Call each hook."""
-        self._run(lambda hook: hook.on_start(info))
-
-    def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
-        """Call each hook."""
-        self._run(lambda hook: hook.after_evaluation(info, losses))
-
-    def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """Call each hook."""
-        self._run(lambda hook: hook.after_step(info, metrics))
-
-    def on_checkpoint(self, step: int) -> None:
-        """Call each hook."""
-        self._run(lambda hook: hook.on_checkpoint(step))
-
-    def on_end(self, state: RunState) -> None:
-        """Call each hook."""
-        self._run(lambda hook: hook.on_end(state))
+    def each(self, moment: Callable[[Hook], None]) -> None:
+        """Call a moment of each hook, such as `lambda hook: hook.on_checkpoint(step)`."""
+        for hook in tuple(self._running):
+            has_passed = False
+            with self._errors.kept():
+                moment(hook)
+                has_passed = True
+            if not (has_passed or hook.keeps_what_failed):
+                self._running.remove(hook)
 
     def close(self, error: BaseException | None) -> None:
-        """Call each hook."""
+        """Close each hook."""
         for hook in self._hooks:
             try:
                 hook.close(error)
@@ -86,15 +76,6 @@ class HookList(Hook):
                     _log.warning("%s could not be closed: %s", type(hook).__name__, raised)
                 with self._errors.kept():
                     raise
-
-    def _run(self, moment: Callable[[Hook], None]) -> None:
-        for hook in tuple(self._running):
-            has_passed = False
-            with self._errors.kept():
-                moment(hook)
-                has_passed = True
-            if not (has_passed or hook.keeps_what_failed):
-                self._running.remove(hook)
 
 
 class ConsoleHook(Hook):

@@ -73,7 +73,7 @@ def train(run: Run, state: RunState) -> RunState:
         with closing(steps) as coming:
             state = _train(run, state, coming, hooks, errors)
         run.saver.save_last(state, hooks, errors)
-        hooks.on_end(state)
+        hooks.each(lambda hook: hook.on_end(state))
         errors.raise_agreed()
     except BaseException as error:
         run.saver.close(error)
@@ -90,7 +90,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     schedule = run.plan.schedule
     attention, is_start = attention_of(run.mix_at(state.step).objectives), state.step == run.plan.first_step
     info = StepInfo(state, schedule.phase_at(state.step), attention, is_start)
-    hooks.on_start(info)
+    hooks.each(lambda hook: hook.on_start(info))
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks)
@@ -129,7 +129,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         measured = (counts, time.perf_counter() - started, spike, result.is_applied, means, step.own_seconds_W)
         metrics = StepMetrics(result.loss, result.grad_norm, lr, *measured)
         state = _evaluate_if_due(run, info, hooks)
-        hooks.after_step(info, metrics)
+        hooks.each(lambda hook: hook.after_step(info, metrics))  # noqa: B023
         if not is_writing:
             run.saver.advance(hooks)
         # These take so long that a request to stop may come.
@@ -145,5 +145,5 @@ def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
         return info.state
     # What a hook met before does not cost the step its evaluation.
     losses, of_corpora = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
-    hooks.after_evaluation(info, {**losses, **of_corpora})
+    hooks.each(lambda hook: hook.after_evaluation(info, {**losses, **of_corpora}))
     return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})

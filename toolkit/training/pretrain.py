@@ -11,14 +11,16 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import torch
 
 from toolkit.core.allocator import keep_freed_memory
+from toolkit.core.signals import StopSignals
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
-from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
 from toolkit.run.checks import CHECKS, Checks
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
@@ -31,10 +33,27 @@ from toolkit.training.loop import train
 from toolkit.training.probing import finish_probes
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
-from toolkit.training.stopping import StopRequest
 
 _GPU_SWITCH_SECONDS = 5e-4
 """Python's own 5 ms are many kernels' time."""
+
+
+class StopRequest(StopSignals):
+    """Request to stop this process after its current step.
+
+    Two ways in: a signal to any rank (SIGTERM, SIGUSR1, SIGHUP), for a run under the bare `deepspeed` launcher; and a
+    stop file, which the process that started the run creates when it gets such a signal itself. The file also covers
+    the seconds in which ranks are still importing, when a signal would end them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        file = os.environ.get(STOP_FILE_VARIABLE)
+        self._file = Path(file) if file else None
+
+    def __call__(self) -> bool:
+        """True once a stop was requested."""
+        return self._is_signalled or (self._file is not None and self._file.exists())
 
 
 def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int | None = None) -> Outcome:

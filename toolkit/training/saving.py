@@ -9,7 +9,7 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.saving import AsyncCheckpoint
 from toolkit.run.identity import snapshot
 from toolkit.run.resolve import ResolvedRun
-from toolkit.training.hooks import Hook
+from toolkit.training.hooks import HookList
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState
 
@@ -37,7 +37,7 @@ class CheckpointSaver:
         """True while this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
         return self._in_flight is not None and self._in_flight.is_writing
 
-    def save(self, state: RunState, hooks: Hook) -> None:
+    def save(self, state: RunState, hooks: HookList) -> None:
         """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
         self.finish(hooks)
         plan, folder = self._run.plan, self._run.folder
@@ -58,22 +58,22 @@ class CheckpointSaver:
         )
         self._saved_step = state.step
 
-    def advance(self, hooks: Hook) -> None:
+    def advance(self, hooks: HookList) -> None:
         """Let the checkpoint in flight go on, if there is one, after what all ranks are writing; collective."""
         checkpoint, self._in_flight = self._in_flight, None
         if checkpoint is None:
             return
         if checkpoint.advance():
-            hooks.on_checkpoint(checkpoint.step)
+            hooks.each(lambda hook: hook.on_checkpoint(checkpoint.step))
         else:
             self._in_flight = checkpoint
 
-    def finish(self, hooks: Hook) -> None:
+    def finish(self, hooks: HookList) -> None:
         """Wait until no checkpoint is in flight; collective."""
         while self._in_flight is not None:
             self.advance(hooks)
 
-    def save_last(self, state: RunState, hooks: Hook, errors: RankErrors) -> None:
+    def save_last(self, state: RunState, hooks: HookList, errors: RankErrors) -> None:
         """Save where the process ends, unless that is saved, and then raise what a hook of any rank met; collective."""
         try:
             if state.step != self._saved_step:
@@ -94,7 +94,7 @@ class CheckpointSaver:
             self._in_flight.abandon()
             return
         try:
-            self.finish(Hook())
+            self.finish(HookList([], RankErrors(self._engine.ranks)))
         except Exception as raised:
             # `error` is the one that ends the run.
             if self._engine.ranks.rank == 0:

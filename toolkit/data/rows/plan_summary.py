@@ -12,7 +12,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -65,11 +65,7 @@ class PlanTable:
     @classmethod
     def of(cls, sizes: Sequence[PlanSizes]) -> Self:
         """Make the summary from the sizes of each plan."""
-        return cls(
-            num_rows=np.array([one.num_rows for one in sizes], np.int64),
-            num_pieces=np.array([one.num_pieces for one in sizes], np.int64),
-            num_tokens=np.array([one.num_tokens for one in sizes], np.int64),
-        )
+        return cls(*np.array([astuple(one) for one in sizes], np.int64).reshape(-1, 3).T)
 
     def sizes(self, number: int) -> PlanSizes:
         """Sizes of one plan."""
