@@ -32,14 +32,18 @@ def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[st
     trained = _backend(content)
     plain = [trained.encode(text).ids for text in PROBES]
     first_difference = None
-    best = content = _with_blank(content, trained, mask_id)
+    mask = trained.id_to_token(mask_id)
+    apart, joined = (len(trained.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
+    if apart > joined:
+        # The blank before the mask would be a token of its own: the mask takes it along.
+        content = _with_flags(content, mask_id, lstrip=True)
     for form in _forms(content, trained, mask_id):
         backend = _backend(form)
         difference = _difference(trained, backend, mask_id)
         if difference is None and [backend.encode(text).ids for text in PROBES] == plain:
             return form, None
         first_difference = first_difference or difference
-    return best, first_difference
+    return content, first_difference
 
 
 def _forms(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> Iterator[dict[str, Any]]:
@@ -49,13 +53,6 @@ def _forms(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: in
         yield form
         if (form.get("pre_tokenizer") or {}).get("prepend_scheme") == "always":
             yield form | {"pre_tokenizer": form["pre_tokenizer"] | {"prepend_scheme": "first"}}
-
-
-def _with_blank(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> dict[str, Any]:
-    """The mask takes the blank before it along, where that blank would be a token of its own."""
-    mask = trained.id_to_token(mask_id)
-    apart, joined = (len(trained.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
-    return _with_flags(content, mask_id, lstrip=True) if apart > joined else content
 
 
 def _normalized_whole(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> dict[str, Any]:

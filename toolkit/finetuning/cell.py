@@ -212,7 +212,10 @@ def _declared(prepared: PreparedTask) -> dict[str, Any]:
     return {
         "task": task.name,
         "settings": task.settings.model_dump(mode="json"),
-        "model": _model_identity(source),
+        # Files of a folder; the commit of a model of the hub.
+        "model": [source.model, getattr(source.config, "_commit_hash", None)]
+        if source.origin is None
+        else _identity(sorted(file for file in source.origin.rglob("*") if file.is_file())),
         "precision": choose_autocast(torch.get_num_threads()),
         "initialization": source.initialization.value,
     }
@@ -230,15 +233,6 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
             f"{folder} exists, and is not a model that could be replaced: it has no config.json. Choose another output "
             "folder (--output)."
         )
-
-
-def _model_identity(source: EncoderSource) -> list[Any]:
-    """Files of a folder; the commit of a model of the hub."""
-    return (
-        [source.model, getattr(source.config, "_commit_hash", None)]
-        if source.origin is None
-        else _identity(sorted(file for file in source.origin.rglob("*") if file.is_file()))
-    )
 
 
 def _identity(files: Iterable[Path]) -> list[list[str | int]]:

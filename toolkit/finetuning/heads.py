@@ -56,13 +56,18 @@ class MeanPoolingClassifier(nn.Module):
         return SequenceClassifierOutput(logits=logits)
 
 
-def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) -> PreTrainedModel:
+def load_network(
+    auto_class: Any, source: EncoderSource, *, labels: Sequence[str] = (), **config_changes: Any
+) -> PreTrainedModel:
     """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
 
     Weights of the encoder that are missing are an error: some stock classes look for them under another name than the
     folder has, and would go on with random ones after a warning.
     """
     config = copy.deepcopy(source.config)
+    if labels:
+        config_changes["id2label"] = dict(enumerate(labels))
+        config_changes["label2id"] = {label: index for index, label in enumerate(labels)}
     for name, value in config_changes.items():
         setattr(config, name, value)
     with model_loading(source.model):
@@ -93,11 +98,7 @@ def load_network(auto_class: Any, source: EncoderSource, **config_changes: Any) 
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
     """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear."""
-    named = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: index for index, label in enumerate(labels)},
-        "problem_type": problem_type,
-    }
+    named: dict[str, Any] = {"labels": labels, "problem_type": problem_type}
     if source.config.model_type == "eurobert":
         return load_network(AutoModelForSequenceClassification, source, **named, classifier_pooling="mean")
     return MeanPoolingClassifier(load_network(AutoModel, source, **named))

@@ -17,9 +17,12 @@ import orjson
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.settings import Split
 from toolkit.finetuning.tables import parse_object, read_text
 
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
+"""Names of files of judgements, but for the ending."""
 _COLUMNS = "query id, document id and grade, separated by tabs"
 Content = TypeVar("Content")
 Grades = Mapping[str, Mapping[str, int]]

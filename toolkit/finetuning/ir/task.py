@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _DEPTH = 100
-_BEIR_SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
+
 _FIXED: Mapping[str, Mapping[str, Any]] = {
     "standard": {},
     "paper": {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4},
@@ -224,7 +224,7 @@ class Retrieval(Task[JudgedSplits]):
         """The judgements of the split, with documents and queries."""
         if not beir.is_beir(path):
             return super().files_of(split, path)
-        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        file = beir.judgements_file(path, split=beir.SPLITS[split])
         return [file, *beir.collection_files(file)]
 
     @staticmethod
@@ -246,7 +246,7 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
             raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
         if not beir.is_beir(path):
             raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
-        file = beir.judgements_file(path, split=_BEIR_SPLITS[split])
+        file = beir.judgements_file(path, split=beir.SPLITS[split])
         root = beir.collection_folder(file).resolve()
         if root not in collections:
             collections[root] = beir.read_collection(file)

@@ -4,17 +4,19 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import orjson
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
+from toolkit.finetuning.ir.beir import SPLITS
 from toolkit.finetuning.named.hub_rows import Hub
 from toolkit.finetuning.named.published_forms import PublishedForm
 from toolkit.finetuning.settings import Split
 
 _HALVING_SEED = 42
+_QRELS = {split: f"qrels/{name}.tsv" for split, name in SPLITS.items()}
 
 JudgedRows = list[tuple[str, str, int]]
 """Query id, document id and grade."""
@@ -25,16 +27,10 @@ Documents = Iterable[tuple[str, str, str]]
 class BeirFolder(PublishedForm):
     """`corpus.jsonl`, `queries.jsonl` with the judged queries alone, and judgements of each split in `qrels/`."""
 
-    _qrels: ClassVar[Mapping[Split, str]] = {
-        Split.TRAIN: "qrels/train.tsv",
-        Split.VALIDATION: "qrels/dev.tsv",
-        Split.TEST: "qrels/test.tsv",
-    }
-
     @property
     def files(self) -> Mapping[Split, str]:
         """The judgements of each split."""
-        return {split: self._qrels[split] for split in Split if split in self.rows}
+        return {split: _QRELS[split] for split in Split if split in self.rows}
 
     def _write_folder(
         self,
@@ -60,7 +56,7 @@ class BeirFolder(PublishedForm):
             file.writelines(orjson.dumps({"_id": query, "text": queries[query]}) + b"\n" for query in asked)
         (folder / "qrels").mkdir()
         for split, rows in judged.items():
-            with (folder / self._qrels[split]).open("w", encoding="utf-8") as file:
+            with (folder / _QRELS[split]).open("w", encoding="utf-8") as file:
                 file.write("query-id\tcorpus-id\tscore\n")
                 file.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
 
@@ -104,7 +100,7 @@ class HalvedBeirRepositories(BeirRepositories):
     @property
     def files(self) -> Mapping[Split, str]:
         """The judgements of the two halves."""
-        return {split: self._qrels[split] for split in (Split.VALIDATION, Split.TEST)}
+        return {split: _QRELS[split] for split in (Split.VALIDATION, Split.TEST)}
 
     def _judgements(self, hub: Hub) -> Mapping[Split, JudgedRows]:
         judged = super()._judgements(hub)[Split.TEST]

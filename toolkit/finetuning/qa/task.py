@@ -65,7 +65,7 @@ class QuestionAnswering(Task[Questions]):
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("exact_match",)}
     Settings: ClassVar[type[FinetuningSettings]] = QuestionAnsweringSettings
     settings: QuestionAnsweringSettings
-    _labels: ClassVar[Mapping[int, str]] = {0: "start", 1: "end"}
+    _labels: ClassVar[tuple[str, str]] = ("start", "end")
 
     def __new__(cls, settings: QuestionAnsweringSettings) -> "QuestionAnswering":
         """An instance of the protocol's class."""
@@ -120,12 +120,9 @@ class QuestionAnswering(Task[Questions]):
         Some stock classes, such as Llama's, keep their encoder under another name than the folder does and would go on
         with random weights; EuroBERT has none.
         """
-        kind = AutoModelForTokenClassification
-        return self._load(AutoModelForQuestionAnswering if has_question_answering(source.config) else kind, source)
-
-    def _load(self, kind: Any, source: EncoderSource) -> PreTrainedModel:
-        names = {label: index for index, label in self._labels.items()}
-        return load_network(kind, source, id2label=dict(self._labels), label2id=names)
+        has_own = has_question_answering(source.config)
+        kind: Any = AutoModelForQuestionAnswering if has_own else AutoModelForTokenClassification
+        return load_network(kind, source, labels=self._labels)
 
     def logits(self, outputs: Any) -> torch.Tensor:
         """Start and end logits of each token, (B, S, 2), from either class."""
@@ -194,7 +191,7 @@ class QuestionAnswering(Task[Questions]):
 class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
     """Answers by the tokens that are tagged as theirs, with token classification."""
 
-    _labels: ClassVar[Mapping[int, str]] = {0: "outside", 1: "answer"}
+    _labels: ClassVar[tuple[str, str]] = ("outside", "answer")
 
     def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
         """An input for each question of a split, with a class for each of its tokens; and how many were truncated."""
@@ -202,7 +199,7 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
 
     def network(self, data: Questions, source: EncoderSource) -> nn.Module:
         """The stock class for token classification."""
-        return self._load(AutoModelForTokenClassification, source)
+        return load_network(AutoModelForTokenClassification, source, labels=self._labels)
 
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]

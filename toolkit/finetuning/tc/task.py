@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import nn
@@ -75,12 +75,8 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
                 f"transformers has no token classification for {source.model} ({source.config.model_type}). "
                 "Use an encoder that it has one for, such as EuroBERT, BERT, RoBERTa or ModernBERT."
             )
-        named: dict[str, Any] = {
-            "id2label": dict(enumerate(data.tags)),
-            "label2id": {tag: number for number, tag in enumerate(data.tags)},
-            **({"classifier_dropout": 0.0} if self.is_paper else {}),
-        }
-        return load_network(AutoModelForTokenClassification, source, **named)
+        changes = {"classifier_dropout": 0.0} if self.is_paper else {}
+        return load_network(AutoModelForTokenClassification, source, labels=data.tags, **changes)
 
     def decode(
         self, data: TaggedText, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
