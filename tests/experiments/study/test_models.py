@@ -3,9 +3,10 @@
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.experiments.study.declaration import load_study, shipped_studies
+from toolkit.experiments.study.declaration import PRESETS, load_study
 from toolkit.experiments.study.models import models_of, parse_schedule
 from toolkit.experiments.study.tree import Tree
+from toolkit.run.toml_files import presets_in
 
 BASE = """
 [model]
@@ -67,7 +68,7 @@ def test_shipped_studies_are_the_papers(name, names, alone, shared):
 
 
 def test_every_shipped_study_is_named_here():
-    assert {"paper", "paper-base", "paper-continued", "paper-from-scratch"} <= set(shipped_studies())
+    assert {"paper", "paper-base", "paper-continued", "paper-from-scratch"} <= set(presets_in(PRESETS))
 
 
 def test_shares_are_of_the_steps_of_the_base_and_a_schedule_in_steps_is_not(study):

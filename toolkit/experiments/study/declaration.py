@@ -8,12 +8,12 @@ from pydantic import Field
 from toolkit.core.settings import Settings
 from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import GridSettings, PathText, TaskEntry
-from toolkit.run.toml_files import find_toml, presets_in, read_toml, validated
+from toolkit.run.toml_files import find_toml, read_toml, validated
 
 PUBLISHED = "published"
 """Names of models as the paper's authors gave them; see `toolkit.experiments.study.names`."""
 
-_PRESETS = Path(__file__).parent / "presets"
+PRESETS = Path(__file__).parent / "presets"
 _NEEDED = {
     "study": "A study needs [study] with base: a run file, or the name of a preset.",
     "study.base": "It is the run that the models differ from: a run file, or the name of a preset.",
@@ -111,14 +111,9 @@ class Study(Settings):
         return (*gpus, *self.slurm.options)
 
 
-def shipped_studies() -> tuple[str, ...]:
-    """Names of the studies that travel with the package."""
-    return presets_in(_PRESETS)
-
-
 def load_study(source: str) -> Study:
     """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given."""
-    path = find_toml(source, _PRESETS, what="study file")
+    path = find_toml(source, PRESETS, what="study file")
     raw = read_toml(path)
     if isinstance(raw.get("study"), dict):
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
