@@ -35,6 +35,7 @@ class DataSettings(Settings):
     train: Annotated[
         Annotated[str, Field(min_length=1), Tag(_FOLDER)]
         | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
+        # The kind that it is meant to be, so that a message is about that one.
         Discriminator(lambda value: _BLEND if isinstance(value, list | tuple) else _FOLDER),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
