@@ -12,7 +12,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, ExecutorKind, Failed, Finished
+from toolkit.execution.work import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer
 from toolkit.experiments.grid.cells import Cell, Outcome, Score
 from toolkit.experiments.grid.choice import (
     counted_cells,
@@ -56,8 +56,7 @@ def run_grid(
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
             opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
             with opened as workers, shown(tally) as display:
-                while missing := _next_round(plan, tally):
-                    run_work([plan.work(cell) for cell in missing], workers, share=share, observer=display)
+                _run_rounds(plan, tally, workers, share=share, observer=display)
         _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
@@ -127,6 +126,11 @@ def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
             # Needed only while the grid runs.
             for folder in (plan.folder.exports, plan.folder.locks, plan.folder.trainings):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_rounds(plan: GridPlan, tally: GridTally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
+    while missing := _next_round(plan, tally):
+        run_work([plan.work(cell) for cell in missing], executor, share=share, observer=observer)
 
 
 def _next_round(plan: GridPlan, tally: GridTally) -> list[Cell]:

@@ -124,10 +124,14 @@ def search(
             texts = list(documents[start : start + _DOCUMENTS_AT_ONCE])
             found_CD = np.asarray(network.encode_document(texts, **options), np.float32)
             for rankings, asked_QD in zip(best, asked, strict=True):
-                for ranking, scores_C in zip(rankings, asked_QD @ found_CD.T, strict=True):
-                    ranking.add(scores_C, start)
+                _add(rankings, asked_QD @ found_CD.T, start)
             bar.update(start + len(texts))
     return [[ranking.numbers for ranking in rankings] for rankings in best]
+
+
+def _add(rankings: Sequence["_Best"], scores_QC: npt.NDArray[np.float32], start: int) -> None:
+    for ranking, scores_C in zip(rankings, scores_QC, strict=True):
+        ranking.add(scores_C, start)
 
 
 class _Best:
