@@ -44,6 +44,10 @@ class GridTally:
         """Count these cells alone from now on: those of learning rates that were dropped are not run."""
         self.totals = Counter(cell.task for cell in cells)
 
+    def begin(self, worker: int, cell: Cell) -> None:
+        """A worker has begun a cell."""
+        self.running[worker] = cell
+
     def add(self, event: Event) -> None:
         """A cell has finished, has failed, or has lost its worker."""
         self.running.pop(event.worker, None)
@@ -112,7 +116,7 @@ class Display:
 
     def on_start(self, worker: int, key: Cell) -> None:
         """Count the cell as running."""
-        self._tally.running[worker] = key
+        self._tally.begin(worker, key)
 
     def on_event(self, event: Event) -> None:
         """Keep a line until the worker has its next cell, so that the counts are right."""
