@@ -48,10 +48,7 @@ def run_grid(
         if missing := _next_round(plan, tally):
             plan.check_models(missing)
             if executor is ExecutorKind.SLURM:
-                with share.locked():
-                    most = min(num_workers or 1, len({*map(plan.training, missing)}))
-                    submit_commands(plan.folder, plan.grid.slurm, most=most)
-                return 0
+                return _submit(plan, share, most=min(num_workers or 1, len({*map(plan.training, missing)})))
             plan.choose_precisions()
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
             opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
@@ -96,6 +93,12 @@ def show_grid(path: Path) -> None:
     )
     if plan.unfetched:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
+
+
+def _submit(plan: GridPlan, share: GridShare, *, most: int) -> int:
+    with share.locked():
+        submit_commands(plan.folder, plan.grid.slurm, most=most)
+    return 0
 
 
 def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTally:
