@@ -44,13 +44,13 @@ bench: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable ".[fast]"
+	$(PIP) --editable ".[dedup,fast]"
 	touch $@
 
 $(VENV)/tests-installed: $(VENV)/installed
-	$(PIP) --editable ".[cluster,fast,test]"
+	$(PIP) --editable ".[cluster,dedup,fast,test]"
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
-	$(PIP) --editable ".[cluster,fast,test,lint]"
+	$(PIP) --editable ".[cluster,dedup,fast,test,lint]"
 	touch $@

@@ -389,6 +389,9 @@ _PREPROCESS = (
         "{text}", *_TO, "--special-text", "x", found=("--special-text:", "got x"), remedy="'parse' or 'literal'"
     ),
     _preprocess("{text}", *_TO, "--sequence-length", "9999999999", found=("9999999999",), remedy="at most 1,048,576"),
+    _preprocess(*("{text}", *_TO, "--near-duplicates", "7"), found=("--near-duplicates:", "got 7"), remedy="at most 1"),
+    _preprocess("{text}", *_TO, "--without", "{text}", "--limit-tokens", "9", found=("read all",), remedy="Leave out"),
+    _preprocess("{text}", *_TO, "--without", "no-such.csv", found=("'no-such.csv'",), remedy="Give files"),
     _preprocess("{text}", *_TO, "--executor", "x", found=("--executor:", "got x"), remedy="'slurm' or 'ray'"),
     *(
         _preprocess("{text}", *_TO, *limit, *tasks, found=("a corpus where only one",), remedy="Leave out the limit")

@@ -3,7 +3,9 @@
 from toolkit.data.corpus.corpus import Corpus, Sizes
 from toolkit.data.corpus.manifest import (
     CORPUS_MANIFEST,
+    DROPPED_FILE,
     CorpusManifest,
+    DroppedEntry,
     EncodingEntry,
     FrameEntry,
     SpecialIds,
@@ -21,11 +23,13 @@ from toolkit.data.verification import verify_corpus
 __all__ = [
     "CORPUS_MANIFEST",
     "DIGEST_START",
+    "DROPPED_FILE",
     "Blend",
     "BlendEntry",
     "Corpus",
     "CorpusManifest",
     "DataSettings",
+    "DroppedEntry",
     "EncodingEntry",
     "FrameEntry",
     "Order",

@@ -1,7 +1,8 @@
 """Verification of a corpus: whether every file is as it was written. Where the expected hash of each stands:
 
 corpus.json            its own last line
-shards, tokenizer/     corpus.json
+shards, tokenizer/,
+  dropped.jsonl        corpus.json
 packing plans          their own headers; their summary: its own digest
 folders with a corpus  the same, one level down: `holdout` is one
 
@@ -22,7 +23,13 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.core.text import counted
 from toolkit.data.corpus.files import OnRead, read_through
-from toolkit.data.corpus.manifest import CORPUS_MANIFEST, CorpusManifest, read_damaged_manifest, read_manifest
+from toolkit.data.corpus.manifest import (
+    CORPUS_MANIFEST,
+    DROPPED_FILE,
+    CorpusManifest,
+    read_damaged_manifest,
+    read_manifest,
+)
 from toolkit.data.corpus.shards import file_names
 from toolkit.data.rows.plan import is_whole
 from toolkit.data.rows.plan_summary import is_summary_whole
@@ -157,6 +164,9 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
         survey.files += [_self_checked_file(path, is_whole, _PLAN_FAULT) for path in plans]
     known = {f"{name}{ending}" for name in places.get(folder, {}) for ending in (".bin", ".idx")}
     known |= {CORPUS_MANIFEST, _TOKENIZER_FOLDER}
+    if manifest.dropped is not None:
+        survey.files.append(_hashed_file(folder / DROPPED_FILE, manifest.dropped.sha256))
+        known.add(DROPPED_FILE)
     for path in _listed(folder):
         # Processes hold a lock while they write; there is nothing in it.
         is_lock = _LOCK.fullmatch(path.name) and path.is_file() and path.stat().st_size == 0

@@ -24,6 +24,7 @@ from toolkit.data import (
     token_dtype,
     tokens_left_out,
 )
+from toolkit.preprocess.screening.documents import Screening, open_screening, take_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
@@ -60,11 +61,12 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             "--limit-documents and --limit-tokens end a corpus where only one that reads all before it can know. Leave "
             "out the limit, or --executor and --tasks."
         )
-    start, tokenizer = time.monotonic(), load_tokenizer(settings)
+    start, screening = time.monotonic(), open_screening(settings)
+    tokenizer = load_tokenizer(settings)
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, output=output)
-    corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings), settings)
+    corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
             choice = _open(corpus, tokenizer)
@@ -153,10 +155,16 @@ def _complete(
     corpora = [(output, ledger.shards, tally.kept, tally.skipped)]
     if settings.holdout:
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
+    listed = take_dropped(output / GROUPS_FOLDER, output)
     for folder, shards, counts, skipped in corpora:
-        hits = counts.special_text_hits
         manifest = complete_corpus(
-            folder, tokenizer, shards=shards, dtype=dtype, special_text_hits=hits, skipped=skipped
+            folder,
+            tokenizer,
+            shards=shards,
+            dtype=dtype,
+            special_text_hits=counts.special_text_hits,
+            skipped=skipped,
+            dropped=listed if folder == output else None,
         )
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
@@ -181,7 +189,12 @@ def _pack(output: Path, sequence_length: int) -> tuple[Rows, str | None]:
     return rows, tokens_left_out(corpus, rows, settings)
 
 
-def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: PreprocessSettings) -> dict[str, Any]:
+def _key(
+    files: Sequence[Source],
+    tokenizer: tokenization.Tokenizer,
+    settings: PreprocessSettings,
+    screening: Screening | None,
+) -> dict[str, Any]:
     """Everything that the shards of a corpus depend on, by the name that a user knows it by."""
     names = ("text_field", "txt_documents", "limit_documents", "limit_tokens", "shard_tokens", "holdout")
     given = settings.model_dump(mode="json", include=set(names))
@@ -194,6 +207,7 @@ def _key(files: Sequence[Source], tokenizer: tokenization.Tokenizer, settings: P
         "--eod, --no-eod (ids appended to a document)": tokenizer.appended_ids.tolist(),
         "toolkit": toolkit.__version__,
         **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
+        **({} if screening is None else screening.key()),
         "sources": [
             [name, file.num_bytes, file.version] for name, file in zip(recorded_names(files), files, strict=True)
         ],

@@ -52,6 +52,10 @@ class PreprocessSettings(Settings):
     """auto: the tokenizer's own, else the first reserved slot, else one id more; or token:TEXT, or id:N."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Put this share of the documents, chosen by the hash of their text, into a corpus of their own, DIR/holdout."""
+    near_duplicates: Annotated[float, Field(ge=0.1, le=1)] | None = None
+    """Leave out all but the first of documents that are alike: the share of word 5-grams in common (0.8, say)."""
+    without: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """Leave out documents that hold a text of these files or folders of tests: 13 words in a row. May be repeated."""
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Give up when more than this share of the rows cannot be used; looked at after each file."""
     overwrite: bool = False

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import tokenization
@@ -29,9 +30,9 @@ from toolkit.execution.worker import Runner
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
 from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.groups import group_folder
+from toolkit.preprocess.writer.groups import SourceGroup, group_folder
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
-from toolkit.preprocess.writer.writing import OnSpan, write_group
+from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _TASK = "toolkit.preprocess.tasks:open_task"
@@ -43,20 +44,52 @@ def write_groups(
     """Be a task. A group that fails is noted, and the others are written."""
     while True:
         with corpus.claim() as claimed:
-            if claimed is None:
+            if claimed is None and not _others_read(corpus):
                 return
+            if claimed is None:
+                continue
             group, ledger = claimed
+            if ledger is None:
+                _screen(corpus, group, on_span)
+                continue
             if choice is None or choice.why_reference != corpus.why_reference:
                 choice = open_backend(tokenizer, why_reference=corpus.why_reference)
-            folder, settings = group_folder(corpus.output, group.number), corpus.rest_of_limits()
             try:
                 write_group(
-                    group, folder, ledger, tokenizer=tokenizer, choice=choice, settings=settings, on_span=on_span
+                    group,
+                    group_folder(corpus.output, group.number),
+                    ledger,
+                    tokenizer=tokenizer,
+                    choice=choice,
+                    settings=corpus.rest_of_limits(),
+                    screened=None if corpus.screening is None else corpus.screened(group),
+                    on_span=on_span,
                 )
             except BackendsDiffer as error:
                 corpus.start_over(f"the fast backend differs: {error.difference}")
             except UserError as error:
                 corpus.fail(group, str(error))
+
+
+def _others_read(corpus: UnfinishedCorpus) -> bool:
+    """Wait a little, where other tasks read texts before any group can be written; False where nothing is left."""
+    if is_screening := corpus.is_screening():
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return is_screening
+
+
+def _screen(corpus: UnfinishedCorpus, group: SourceGroup, on_span: OnSpan) -> None:
+    ends = list(accumulate((file.num_bytes for file in group.files), initial=0))
+
+    def on_source(number: int, num_bytes: int) -> None:
+        on_span(ends[number] + num_bytes, "looking for documents to leave out")
+
+    assert corpus.screening is not None
+    try:
+        spans = spans_of(group.files, corpus.settings)
+        corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source)
+    except UserError as error:
+        corpus.fail(group, str(error))
 
 
 def open_task() -> Runner:
@@ -72,7 +105,7 @@ def open_task() -> Runner:
 
 def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> bool:
     """Write until no group is missing; False where another command waits for those that others write."""
-    total = sum(group.num_bytes for group in corpus.missing())
+    total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - corpus.num_bytes
     with ExitStack() as stack, progress("Preparing", total=total / 1e6, unit="MB") as bar:
         shown, rest = _Shown(corpus, bar), None
         while corpus.missing():
@@ -183,7 +216,8 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
 def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings) -> list[str]:
     own = {"add_bos", "add_eod", "executor", "overwrite", "tasks"}
     given = settings.model_dump(mode="json", exclude_defaults=True, exclude=own)
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    words = [f"--without={test}" for test in given.pop("without", ())]
+    words += [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     words += ["--no-eod"] * (not settings.add_eod) + ["--no-bos"] * (not settings.add_bos)
     return [sys.executable, "-m", "toolkit.cli", "preprocess", *sources, f"--output={output}", *words]
 

@@ -14,9 +14,11 @@ from filelock import FileLock
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.files import atomic_write
+from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted
+from toolkit.data import DROPPED_FILE
+from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
 from toolkit.preprocess.writer.folder import PATIENCE_SECONDS, locked_output, remove_rest
@@ -37,14 +39,20 @@ class UnfinishedCorpus:
     """The corpus of these sources in the folder `output`, as its ledgers describe it.
 
     `key` is all that its shards depend on but the backend: `why_reference` says why that is the tokenizer's own, or is
-    empty. `tally` counts the groups that are written and have none before them that is not.
+    empty. `tally` counts the groups that are written and have none before them that is not. Where documents are left
+    out, the texts of all groups are read once, by `screening`, before the first one is written.
     """
 
     def __init__(
-        self, output: Path, files: Sequence[Source], key: Mapping[str, Any], settings: PreprocessSettings
+        self,
+        output: Path,
+        files: Sequence[Source],
+        key: Mapping[str, Any],
+        settings: PreprocessSettings,
+        screening: Screening | None,
     ) -> None:
         self.output, self.files, self.key, self.settings = output, files, key, settings
-        self.groups, self.why_reference = groups_of(files), ""
+        self.groups, self.why_reference, self.screening = groups_of(files), "", screening
         self.written, self.tally, self._num_counted = dict[int, Ledger](), Tally(), 0
 
     def locked(self) -> AbstractContextManager[None]:
@@ -53,8 +61,9 @@ class UnfinishedCorpus:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the sources of the groups that are written."""
-        return sum(self.groups[number].num_bytes for number in self.written)
+        """Size of the sources that are read; of all of them twice, where documents are left out."""
+        screened = () if self.screening is None else {group.number for group in self.groups} - self._unscreened()
+        return sum(self.groups[number].num_bytes for numbers in (self.written, screened) for number in numbers)
 
     def look(self) -> None:
         """Find out which groups are written.
@@ -62,7 +71,8 @@ class UnfinishedCorpus:
         Raises UserError where too many of the rows are bad, up to the end of one, in the order of the sources.
         """
         for number, ledger in group_ledgers(self.output, known=self.written).items():
-            if ledger.is_whole and ledger.why_reference == self.why_reference:
+            is_current = ledger.why_reference == self.why_reference and ledger.key == self._group_key(number)
+            if ledger.is_whole and is_current:
                 self.written[number] = ledger
         while not self._is_full and self._num_counted in self.written:
             ledger = self.written[self._num_counted]
@@ -71,7 +81,7 @@ class UnfinishedCorpus:
             self.tally, self._num_counted = self.tally.plus(ledger.tally), self._num_counted + 1
 
     def missing(self) -> list[SourceGroup]:
-        """Groups of which something is left to write, in order; none once the shards of all are the corpus's own."""
+        """Groups of which something is left to read or write, in order; none once the corpus has the shards of all."""
         ledger = read_ledger(self.output)
         if ledger is None or ledger.is_whole:
             return []
@@ -80,6 +90,8 @@ class UnfinishedCorpus:
         if ledger.why_reference != self.why_reference:
             self.why_reference = ledger.why_reference
             self.written, self.tally, self._num_counted = {}, Tally(), 0
+        if unscreened := self._unscreened():
+            return [group for group in self.groups if group.number in unscreened]
         self.look()
         return [] if self._is_full else [group for group in self.groups if group.number not in self.written]
 
@@ -88,8 +100,11 @@ class UnfinishedCorpus:
         return not all(is_held(self._lock_file(group)) for group in self._untried())
 
     @contextmanager
-    def claim(self) -> Iterator[tuple[SourceGroup, Ledger] | None]:
-        """Take a free group and what is done of it, for the time of the block; None without any."""
+    def claim(self) -> Iterator[tuple[SourceGroup, Ledger | None] | None]:
+        """Take a free group for the time of the block; None without any.
+
+        It comes with what is written of it; with None, its texts are to be read for what is left out.
+        """
         with ExitStack() as stack:
             with self.locked():
                 claimed = self._claim(stack)
@@ -100,12 +115,17 @@ class UnfinishedCorpus:
         with self.locked():
             return try_lock(self.output / GROUPS_FOLDER / "rest.lock") if self.missing() else None
 
-    def _claim(self, stack: ExitStack) -> tuple[SourceGroup, Ledger] | None:
+    def _claim(self, stack: ExitStack) -> tuple[SourceGroup, Ledger | None] | None:
+        if self.screening is not None and self._untried() and not self._unscreened() and not self._is_decided:
+            folders, names = [self.screened(group) for group in self.groups], [group.recorded for group in self.groups]
+            self.screening.decide([*zip(folders, names, strict=True)], self.output / GROUPS_FOLDER)
         for group in self._untried():
             if (lock := try_lock(self._lock_file(group))) is not None:
                 stack.callback(lock.release)
-                folder = group_folder(self.output, group.number)
-                return group, resume_group(folder, why_reference=self.why_reference)
+                if self._unscreened():
+                    return group, None
+                folder, key = group_folder(self.output, group.number), self._group_key(group.number)
+                return group, resume_group(folder, key, why_reference=self.why_reference)
             if self.settings.is_limited:
                 raise UserError(
                     f"Another process is writing a corpus into {self.output}, and with a limit only one can. Wait for "
@@ -116,6 +136,31 @@ class UnfinishedCorpus:
     def _untried(self) -> list[SourceGroup]:
         failed = self.failures()
         return [group for group in self.missing() if group.number not in failed]
+
+    def screened(self, group: SourceGroup) -> Path:
+        """Folder of what is found out about a group's texts before it is written."""
+        return group_folder(self.output, group.number).with_suffix(".screened")
+
+    def is_screening(self) -> bool:
+        """Tell whether others read texts before any group can be written."""
+        return bool(self.missing()) and bool(self._unscreened()) and not self.failures()
+
+    @property
+    def _is_decided(self) -> bool:
+        return (self.output / GROUPS_FOLDER / DROPPED_FILE).exists()
+
+    def _unscreened(self) -> set[int]:
+        """Groups whose texts are to be read before any can be written."""
+        if self.screening is None or self._is_decided:
+            return set()
+        return {group.number for group in self.groups if not self.screened(group).exists()}
+
+    def _group_key(self, number: int) -> dict[str, str]:
+        """Everything that the shards of a group depend on and those of another one do not."""
+        if self.screening is None:
+            return {}
+        dropped = self.screened(self.groups[number]) / "dropped"
+        return {"dropped": hash_file(dropped)[:16] if dropped.exists() else "undecided"}
 
     def rest_of_limits(self) -> PreprocessSettings:
         """The settings, with the limits that are left for the first of the missing groups."""
@@ -160,7 +205,7 @@ class UnfinishedCorpus:
             return None
         if not ledger.is_whole:
             ledger = self._merge(ledger)
-        remove_rest(self.output, keep=ledger_files(self.output, ledger))
+        remove_rest(self.output, keep={*ledger_files(self.output, ledger), self.output / DROPPED_FILE})
         return ledger
 
     def _merge(self, ledger: Ledger) -> Ledger:

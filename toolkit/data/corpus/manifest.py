@@ -18,6 +18,8 @@ from toolkit.core.text import home_hint, quoted
 from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
 
 CORPUS_MANIFEST = "corpus.json"
+DROPPED_FILE = "dropped.jsonl"
+"""Side file of a corpus: a line for each document that was left out of it as a near-duplicate or a test text."""
 
 
 class SpecialIds(Settings):
@@ -82,6 +84,15 @@ class TokenizerEntry(Settings):
         return self
 
 
+class DroppedEntry(Settings):
+    """Documents that were left out as near-duplicates, or for the test texts that they hold."""
+
+    sha256: Sha256
+    """Hash of `dropped.jsonl`."""
+    sources: dict[str, dict[str, Count]]
+    """Their number, by source and reason."""
+
+
 def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
     """A table is taken as it is; anything else is checked entry by entry and becomes one."""
     return value if isinstance(value, ShardTable) else ShardTable(check(value))
@@ -106,6 +117,8 @@ class CorpusManifest(Settings):
     """How often text contained the string of a special token."""
     skipped: dict[str, Count]
     """Number of rows left out, by reason."""
+    dropped: DroppedEntry | None = None
+    """Those of them that hold a text; None where all texts are kept."""
     shards: Annotated[Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(ShardTable.as_dicts)]
     """The files, in order."""
     manifest_sha256: str = ""
@@ -213,8 +226,9 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    if manifest.tokenizer_files is None:
-        del content["tokenizer_files"]
+    for optional in ("tokenizer_files", "dropped"):
+        if content[optional] is None:
+            del content[optional]
     for key in ("source", "encoding"):
         if content["tokenizer"][key] is None:
             del content["tokenizer"][key]

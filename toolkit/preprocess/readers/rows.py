@@ -10,7 +10,7 @@ import orjson
 
 
 class Reason(StrEnum):
-    """Why a row is not a document; corpus.json counts rows by reason. All but the last are bad rows."""
+    """Why a row is not a document; corpus.json counts rows by reason."""
 
     BROKEN_JSON = "broken JSON"
     BROKEN_CSV = "broken CSV"
@@ -20,6 +20,13 @@ class Reason(StrEnum):
     WRONG_TYPE = "wrong type"
     NOT_UTF8 = "not UTF-8"
     EMPTY = "empty"
+    NEAR_DUPLICATE = "near-duplicate"
+    TEST_TEXT = "holds a test text"
+
+    @property
+    def is_bad(self) -> bool:
+        """True where the row should have held a text and did not."""
+        return self not in (Reason.EMPTY, Reason.NEAR_DUPLICATE, Reason.TEST_TEXT)
 
 
 class Row(NamedTuple):

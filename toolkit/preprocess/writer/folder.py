@@ -14,7 +14,9 @@ from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
     CORPUS_MANIFEST,
+    DROPPED_FILE,
     CorpusManifest,
+    DroppedEntry,
     EncodingEntry,
     ShardEntry,
     SpecialIds,
@@ -22,6 +24,7 @@ from toolkit.data import (
     read_manifest,
     write_manifest,
 )
+from toolkit.preprocess.screening.documents import forget_screened
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer.groups import (
     GROUPS_FOLDER,
@@ -92,6 +95,7 @@ def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettin
         for number in _with_other_sources(groups, ledger.key, key):
             shutil.rmtree(group_folder(folder, number))
         if ledger.key != key:
+            forget_screened(folder / GROUPS_FOLDER)
             ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
@@ -185,6 +189,7 @@ def complete_corpus(
     dtype: str,
     special_text_hits: int,
     skipped: Mapping[str, int],
+    dropped: DroppedEntry | None = None,
 ) -> CorpusManifest:
     """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
     # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
@@ -206,6 +211,7 @@ def complete_corpus(
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,
         skipped=dict(sorted(skipped.items())),
+        dropped=dropped,
         shards=tuple(shards),
     )
     return write_manifest(folder, manifest)
@@ -217,7 +223,7 @@ def remove_rest(folder: Path, *, keep: Set[Path]) -> None:
     for place in (folder, holdout):
         (place / CORPUS_MANIFEST).unlink(missing_ok=True)
     for place in (folder, holdout):
-        patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, PARTIAL_FILES, ".plans.lock")
+        patterns = ("shard-[0-9]*", "plans-S[0-9]*", TOKENIZER_FOLDER, DROPPED_FILE, PARTIAL_FILES, ".plans.lock")
         for path in {path for pattern in patterns for path in place.glob(pattern)} - keep:
             if path.is_dir():
                 shutil.rmtree(path)

@@ -3,6 +3,7 @@
 corpus/unfinished.jsonl          what is made, and how; with a step, once the shards of all groups are its own
 corpus/groups/00003/             unfinished.jsonl, shard-00000.bin .idx, holdout/
 corpus/groups/00003.lock         held by the process that writes the group
+corpus/groups/00003.screened/    what is left out of it (screening/documents.py)
 corpus/groups/00003.error        why it could not be written
 """
 
@@ -11,6 +12,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import PARTIAL_FILES, sync
@@ -87,7 +89,7 @@ def _on_hub(file: Source) -> str:
 
 
 def group_folder(corpus: Path, number: int) -> Path:
-    """Folder of a group; with the suffix .lock or .error, the files beside it."""
+    """Folder of a group; with the suffix .lock, .screened or .error, what is beside it."""
     return corpus / GROUPS_FOLDER / f"{number:05d}"
 
 
@@ -99,13 +101,13 @@ def group_ledgers(corpus: Path, *, known: Collection[int] = ()) -> dict[int, Led
     return {number: ledger for number, ledger in ledgers if ledger is not None}
 
 
-def resume_group(folder: Path, *, why_reference: str) -> Ledger:
-    """Keep the finished shards of a locked group, unless another backend made them."""
+def resume_group(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:
+    """Keep the finished shards of a locked group, unless they have another key or another backend made them."""
     ledger = read_ledger(folder)
-    if ledger is None or ledger.why_reference != why_reference:
+    if ledger is None or ledger.key != key or ledger.why_reference != why_reference:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        return begin_ledger(folder, {}, why_reference=why_reference)
+        return begin_ledger(folder, key, why_reference=why_reference)
     kept = ledger_files(folder, ledger)
     for path in {path for pattern in ("shard-*", PARTIAL_FILES) for path in folder.rglob(pattern)} - kept:
         path.unlink()

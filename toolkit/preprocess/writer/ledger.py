@@ -96,7 +96,7 @@ class Tally:
     @property
     def num_bad(self) -> int:
         """Rows that should have held a text and did not."""
-        return sum(count for reason, count in self.skipped.items() if reason != Reason.EMPTY)
+        return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
 
     def plus(self, later: "Tally") -> "Tally":
         """Counts over these rows and, behind them, those of another tally."""
@@ -116,7 +116,7 @@ class Tally:
         """Count one row that gives no document; it is row number `row` of `source`."""
         self.rows += 1
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
-        if reason is not Reason.EMPTY:
+        if reason.is_bad:
             self.first_bad.setdefault(reason, BadRow(source=source, row=row, found=found))
 
     def count_lines(self, num_lines: int, *, source: str, row: int) -> None:
@@ -172,8 +172,8 @@ class Ledger:
     """Progress of a corpus.
 
     Attributes:
-        key: everything that the shards depend on, as plain data; with another key the shards would be others. Empty for
-            a group; None in a ledger of an earlier version.
+        key: everything that the shards depend on, as plain data; with another key the shards would be others. That of
+            a group says what is left out of it. None in a ledger of an earlier version.
         why_reference: why the tokenizer's own backend makes the ids; empty: the fast one does.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.

@@ -12,6 +12,7 @@ from tokenization import Tokenizer
 from toolkit.data import token_dtype
 from toolkit.preprocess.encoding import SpanEncoder, ahead
 from toolkit.preprocess.readers import Span, iterate_spans
+from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.tokenizer_checks import BackendChoice
@@ -32,9 +33,13 @@ def write_group(
     tokenizer: Tokenizer,
     choice: BackendChoice,
     settings: PreprocessSettings,
+    screened: Path | None,
     on_span: OnSpan,
 ) -> None:
-    """Write what is missing of a group into its folder; the limits of the settings are what is left of them for it."""
+    """Write what is missing of a group into its folder; the limits of the settings are what is left of them for it.
+
+    `screened` has what is left out of it, if anything is.
+    """
     encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout)
     sequence = ShardSequence(
         folder,
@@ -48,6 +53,8 @@ def write_group(
     num_workers = settings.workers or len(os.sched_getaffinity(0))
     ends = list(accumulate((file.num_bytes for file in group.files[place.source :]), initial=0))
     spans = spans_of(group.files, settings, place)
+    if screened is not None:
+        spans = without_dropped(spans, screened)
     with (
         closing(sequence),
         closing(ahead(spans, lambda item: encode(item[1]), num_workers=num_workers)) as results,

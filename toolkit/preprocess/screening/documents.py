@@ -1,0 +1,199 @@
+"""Which documents of a corpus are left out: every group of sources is read once, then all are decided on at once.
+
+corpus/groups/00003.screened/   what reading the group's texts gives; whole, or not there
+  rows                          where each document stands, and whether it holds a test text
+  signatures                    128 values for each, where near-duplicates are looked for
+  dropped                       the rows that are left out, once that is decided
+corpus/groups/dropped.jsonl     the same of all groups, for people; written when all is decided
+"""
+
+import os
+import shutil
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_directory, atomic_file, atomic_write, hash_file
+from toolkit.core.text import counted
+from toolkit.data import DROPPED_FILE, DroppedEntry
+from toolkit.preprocess.encoding import ahead
+from toolkit.preprocess.readers import Reason, Row, Span
+from toolkit.preprocess.screening.grams import hash_words
+from toolkit.preprocess.screening.near_duplicates import SIGNATURE_VALUES, Signatures, first_of_groups, sign
+from toolkit.preprocess.screening.test_texts import FEWEST_WORDS, TestTexts
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.sources import find_sources
+
+_SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
+_ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("holds_test", "?")])
+
+_Rows = npt.NDArray[np.void]
+
+
+def open_screening(settings: PreprocessSettings) -> "Screening | None":
+    """What documents are left out for; None if for nothing. Reads the test texts."""
+    if settings.near_duplicates is None and not settings.without:
+        return None
+    if settings.is_limited:
+        raise SettingsError(
+            "--near-duplicates and --without read all sources before the first document is taken, which "
+            "--limit-documents and --limit-tokens are to spare. Leave out the limit, or name fewer sources."
+        )
+    if settings.near_duplicates is not None and find_spec("rensa") is None:
+        raise SettingsError(
+            "--near-duplicates needs the package rensa, which is not installed. Install it with: "
+            "pip install 'encoder-pretraining-toolkit[dedup]'"
+        )
+    if not settings.without:
+        return Screening(settings.near_duplicates, None)
+    files = find_sources(settings.without)
+    if on_hub := [file.name for file in files if file.revision]:
+        raise SettingsError(f"--without {on_hub[0]} is on the hub. Download it, and name the file.")
+    tests = TestTexts(files, txt_documents=settings.txt_documents)
+    console().print(
+        f"Looking for {counted(tests.num_texts, 'test text')}; {tests.num_short:,} strings of less than "
+        f"{FEWEST_WORDS} words are not looked for."
+    )
+    return Screening(settings.near_duplicates, tests)
+
+
+@dataclass(frozen=True)
+class Screening:
+    """What documents are left out for.
+
+    Attributes:
+        similarity: that of near-duplicates, of which the first stays; None: all stay.
+        tests: test texts that no document may hold.
+    """
+
+    similarity: float | None
+    tests: TestTexts | None
+
+    def key(self) -> dict[str, Any]:
+        """Everything that the choice depends on, by the name that a user knows it by."""
+        return {
+            "--near-duplicates": self.similarity,
+            "--without": self.tests and self.tests.digest[:16],
+            "rensa": None if self.similarity is None else version("rensa"),
+            "Unicode": unicodedata.unidata_version,
+        }
+
+    def read(self, span: Span) -> tuple[int, _Rows, Signatures]:
+        """Read a span: its number of rows, its documents, and their signatures, if any."""
+        rows = span.read()
+        numbers = [number for number, row in enumerate(rows) if row.reason is None]
+        words, found = hash_words([rows[number].text for number in numbers]), np.zeros(len(numbers), _ROW)
+        found["span"], found["in_span"] = span.start, numbers
+        if self.tests is not None:
+            found["holds_test"] = self.tests.are_in(words)
+        signatures = np.empty((0, SIGNATURE_VALUES), np.uint32) if self.similarity is None else sign(words)
+        return len(rows), found, signatures
+
+    def read_group(
+        self,
+        spans: Iterator[tuple[int, Span]],
+        folder: Path,
+        num_workers: int | None,
+        on_span: Callable[[int, int], None],
+    ) -> None:
+        """Read the sources of a group into its folder; `on_span` hears the source and its bytes read."""
+        num_workers = num_workers or len(os.sched_getaffinity(0))
+        with (
+            atomic_directory(folder) as unfinished,
+            (unfinished / "rows").open("wb") as rows_file,
+            (unfinished / "signatures").open("wb") as signatures_file,
+            closing(ahead(spans, lambda item: self.read(item[1]), num_workers=num_workers)) as results,
+        ):
+            last = first_row = 0
+            for (source, span), (num_rows, found, signatures) in results:
+                first_row = first_row if source == last else 0
+                found["source"], found["row"] = source, first_row + found["in_span"] + 1
+                last, first_row = source, first_row + num_rows
+                rows_file.write(found.tobytes())
+                signatures_file.write(signatures.tobytes())
+                on_span(source, span.end_bytes)
+
+    def decide(self, groups: Sequence[tuple[Path, Sequence[str]]], output: Path) -> None:
+        """Decide what is left out, from what was read of all groups: their folders, in order, and names of sources.
+
+        A document that holds a test text is no near-duplicate, and none is one of it.
+        """
+        folders = [folder for folder, _ in groups]
+        rows = [_mapped(folder / "rows", _ROW) for folder in folders]
+        holds_test = np.concatenate([part["holds_test"] for part in rows])
+        firsts, starts = np.arange(holds_test.size), np.cumsum([0, *map(len, rows)])
+        if self.similarity is not None:
+            parts = [_mapped(folder / "signatures", _SIGNATURE)["values"] for folder in folders]
+            firsts = first_of_groups(parts, ~holds_test, self.similarity)
+
+        def place(number: int) -> dict[str, str | int]:
+            group = int(np.searchsorted(starts, number, side="right")) - 1
+            row = rows[group][number - starts[group]]
+            return {"source": groups[group][1][row["source"]], "row": int(row["row"])}
+
+        with atomic_file(output / DROPPED_FILE) as lines:
+            for folder, part, start in zip(folders, rows, starts, strict=False):
+                numbers = np.arange(start, start + len(part))
+                dropped = numbers[(firsts[numbers] != numbers) | holds_test[numbers]]
+                atomic_write(folder / "dropped", part[dropped - start].tobytes())
+                for number in dropped.tolist():
+                    reason = Reason.TEST_TEXT if holds_test[number] else Reason.NEAR_DUPLICATE
+                    of = {} if holds_test[number] else {"of": place(int(firsts[number]))}
+                    lines.write(orjson.dumps({**place(number), "reason": reason, **of}) + b"\n")
+
+
+def take_dropped(folder: Path, output: Path) -> DroppedEntry | None:
+    """Move the list of what was left out to the corpus, and count it; None if nothing was to be."""
+    if (folder / DROPPED_FILE).exists():
+        (folder / DROPPED_FILE).replace(output / DROPPED_FILE)
+    elif not (output / DROPPED_FILE).exists():
+        return None
+    with (output / DROPPED_FILE).open("rb") as lines:
+        counts = Counter((line["source"], line["reason"]) for line in map(orjson.loads, lines))
+    sources: dict[str, dict[str, int]] = {}
+    for (source, reason), count in counts.items():
+        sources.setdefault(source, {})[reason] = count
+    return DroppedEntry(sha256=hash_file(output / DROPPED_FILE), sources=sources)
+
+
+def forget_screened(folder: Path) -> None:
+    """Have all groups read again: some have other sources."""
+    (folder / DROPPED_FILE).unlink(missing_ok=True)
+    for screened in folder.glob("*.screened"):
+        shutil.rmtree(screened)
+
+
+def without_dropped(spans: Iterator[tuple[int, Span]], folder: Path) -> Iterator[tuple[int, Span]]:
+    """Spans of a group's sources, each with its source's number; rows that are left out have no text, but a reason."""
+    dropped: dict[tuple[int, int], list[tuple[int, Reason]]] = {}
+    for source, start, number, _, holds_test in np.fromfile(folder / "dropped", _ROW).tolist():
+        reason = Reason.TEST_TEXT if holds_test else Reason.NEAR_DUPLICATE
+        dropped.setdefault((source, start), []).append((number, reason))
+    for source, span in spans:
+        its = dropped.get((source, span.start), ())
+        yield source, replace(span, rows=partial(_rows_without, span.rows, its)) if its else span
+
+
+def _rows_without(read: Callable[[], list[Row]], dropped: Sequence[tuple[int, Reason]]) -> list[Row]:
+    rows = read()
+    for number, reason in dropped:
+        rows[number] = rows[number]._replace(text="", reason=reason)
+    return rows
+
+
+def _mapped(path: Path, dtype: np.dtype[np.void]) -> npt.NDArray[Any]:
+    # An empty file cannot be mapped.
+    return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)

@@ -1,0 +1,108 @@
+"""Words of texts and their n-grams as arrays of 64-bit hashes; no object is made for a word.
+
+A word is lower case, delimited by whitespace, and has no punctuation (the "gram" of GPT-3, arXiv 2005.14165, appendix
+C): "Don't stop—now!" is `dont stopnow`. Punctuation are the ASCII symbols and the Unicode categories P. A character of
+a script without spaces (Chinese, Japanese, Thai, ...) is a word. Words are told apart by their first 64 bytes.
+"""
+
+import hashlib
+import string
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.int64]
+
+_SPACE, _DELETED, _LONGEST_BYTES = ord(" "), 0xFFFF, 64
+# Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first behind it.
+_WITHOUT_SPACES = np.array(
+    (0xE00, 0xF00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000, 0xF900, 0xFB00), np.uint16
+)
+_FACTOR, _OTHER_FACTOR = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+
+
+class Words(NamedTuple):
+    """Words of N texts: their hashes one after the other, and the number of words of each text."""
+
+    hashes: Hashes
+    counts_N: Counts
+
+
+def hash_words(texts: Sequence[str]) -> Words:
+    """The words of texts."""
+    plain = [_plain(text) for text in texts]
+    # Eight bytes are read at a time, beyond the end of the last word too.
+    joined = b" ".join([b"", *plain, b" " * 8])
+    is_word = np.frombuffer(joined, np.uint8) != _SPACE
+    edges = np.flatnonzero(is_word[1:] != is_word[:-1]) + 1
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    text_ends = np.cumsum([len(text) + 1 for text in plain], dtype=np.int64)
+    eights = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))
+    hashes = lengths.astype(np.uint64) * _OTHER_FACTOR
+    for offset in range(0, _LONGEST_BYTES, 8):
+        longer = np.flatnonzero(lengths > offset)
+        num_bytes = np.minimum(lengths[longer] - offset, 8)
+        hashes[longer] = _mixed(hashes[longer] ^ (eights[starts[longer] + offset] & _FIRST_BYTES[num_bytes]))
+    return Words(hashes, np.diff(np.searchsorted(starts, text_ends, side="right"), prepend=0))
+
+
+def hash_grams(words: Words, lengths: Sequence[int]) -> Iterator[tuple[int, Hashes, Counts]]:
+    """For each length, ascending: the n-grams of all texts one after the other, and the number of each text, N.
+
+    A text of fewer words has one, its words and then nothing, which is no n-gram of a longer text.
+    """
+    sizes = np.maximum(words.counts_N, max(lengths))
+    starts = np.cumsum(sizes) - sizes
+    within = np.arange(int(sizes.sum())) - np.repeat(starts, sizes)
+    padded = np.zeros(within.size, np.uint64)
+    padded[within < np.repeat(words.counts_N, sizes)] = words.hashes
+    grams, done = np.zeros(padded.size, np.uint64), 0
+    for length in sorted(lengths):
+        for offset in range(done, length):  # Horner's rule, modulo 2**64
+            grams *= _FACTOR
+            grams[: padded.size - offset] += padded[offset:]
+        done, counts = length, np.maximum(words.counts_N - length + 1, 1)
+        yield length, _mixed(grams[within < np.repeat(counts, sizes)]), counts
+
+
+def _plain(text: str) -> bytes:
+    """Words between spaces, as UTF-8; of a text without any, what stands for it alone."""
+    folded, lower, punctuation = _tables()
+    if text.isascii():
+        plain = text.encode().translate(lower, punctuation)
+    else:
+        # Characters beyond the first 65,536 are two units of UTF-16, and stay as they are.
+        units = folded[np.frombuffer(text.encode("utf-16-le"), "<u2")]
+        units = units[units != _DELETED]
+        if (late := np.flatnonzero(units >= _WITHOUT_SPACES[0])).size:
+            alone = late[np.searchsorted(_WITHOUT_SPACES, units[late], side="right") % 2 == 1]
+            units = np.insert(units, np.concatenate([alone, alone + 1]), _SPACE)
+        plain = units.astype("<u2").tobytes().decode("utf-16-le").encode()
+    return hashlib.blake2b(text.encode()).hexdigest().encode() if not plain or plain.isspace() else plain
+
+
+@cache
+def _tables() -> tuple[npt.NDArray[np.uint16], bytes, bytes]:
+    """What becomes of each unit of UTF-16; for ASCII the same as `bytes.translate` takes it."""
+    folded = np.arange(1 << 16, dtype=np.uint16)
+    for unit, character in enumerate(map(chr, range(1 << 16))):
+        if character.isspace():
+            folded[unit] = _SPACE
+        elif unicodedata.category(character)[0] == "P" or character in string.punctuation:
+            folded[unit] = _DELETED
+        elif len(lower := character.lower()) == 1:
+            folded[unit] = ord(lower)
+    return folded, folded.astype(np.uint8)[:256].tobytes(), bytes(np.flatnonzero(folded[:128] == _DELETED).tolist())
+
+
+def _mixed(hashes: Hashes) -> Hashes:
+    """The finalizer of splitmix64 (Steele et al., OOPSLA 2014): every bit depends on every bit."""
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * _FACTOR
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * _OTHER_FACTOR
+    return hashes ^ (hashes >> np.uint64(31))
