@@ -93,6 +93,15 @@ def test_a_document_that_holds_a_test_text_is_no_duplicate(prepare, sources, tes
     assert result.manifest.documents == 5
 
 
+def test_what_is_like_a_document_that_holds_a_test_text_stays(prepare, write_jsonl, tmp_path):
+    words = text_of(9).split()
+    (tmp_path / "t.txt").write_text(" ".join(words[20:33]))
+    source = write_jsonl("d.jsonl", [" ".join(words), " ".join([*words[:26], "other", *words[27:]])])
+    result = prepare(source, **{**GIVEN, "near_duplicates": 0.5}, without=(str(tmp_path / "t.txt"),))
+    assert result.manifest.dropped.sources == {"d.jsonl": {TEST: 1}}
+    assert result.manifest.documents == 1
+
+
 def test_test_texts_alone(prepare, sources, tests, capsys):
     result = prepare(*sources, without=(str(tests),), max_bad_fraction=1.0)
     assert result.manifest.dropped.sources == {"a.jsonl": {TEST: 1}, "b.jsonl": {TEST: 1}}
