@@ -35,6 +35,7 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.parallel.topology import batch_plan
 from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.readers import Reason
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
@@ -178,11 +179,12 @@ def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
 def test_json_examples_are_what_they_show() -> None:
     examples = {
         page: [json.loads(snippet.text) for snippet in _all("json") if snippet.page == f"docs/{page}.md"]
-        for page in ("data", "training", "finetuning")
+        for page in ("data", "training", "finetuning", "near-duplicates")
     }
     assert sum(map(len, examples.values())) == len(_all("json"))
-    (corpus,), (ds_config, metrics), (result,) = examples.values()
+    (corpus,), (ds_config, metrics), (result,), (dropped,) = examples.values()
     assert CorpusManifest.model_validate(corpus).documents == 2
+    assert dropped["reason"] == Reason.NEAR_DUPLICATE
     FinetuningResult.model_validate(result)
     table = _page("docs/training.md").text.partition("### metrics.jsonl")[2].partition("###")[0]
     # The example is of a step of one objective.
