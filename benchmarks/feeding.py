@@ -131,7 +131,9 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     initialize_(encoder, 0)
     engine = Engine(encoder, config=resolved.division.ds_config, optimizer=resolved.settings.train, ranks=ranks)
     stop = resolved.plan.schedule.total_steps
-    run = assemble(resolved, engine, state=RunState(), stop=stop, origin={}, is_stop_requested=lambda: False)
+    run = assemble(
+        resolved, engine, state=RunState(), stop=stop, origin={}, hosts=["localhost"], is_stop_requested=lambda: False
+    )
     waited: list[float] = []
     with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):
         loop.train(run, RunState())

@@ -92,7 +92,15 @@ def measure(
     engine = build_engine(resolved, resolved.division, ranks=ranks)
     try:
         stop = resolved.plan.schedule.total_steps
-        run = assemble(resolved, engine, state=RunState(), stop=stop, origin={}, is_stop_requested=lambda: False)
+        run = assemble(
+            resolved,
+            engine,
+            state=RunState(),
+            stop=stop,
+            origin={},
+            hosts=["localhost"] * ranks.world_size,
+            is_stop_requested=lambda: False,
+        )
         watching = [profiler.watching(engine)] if profiler else []
         train(replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching]), RunState())
     finally:

@@ -153,7 +153,13 @@ def test_a_writer_without_a_parameter_writes_no_file(root: Path) -> None:
 
 
 def test_settings_defaults_and_bounds() -> None:
-    assert CheckpointSettings().model_dump() == {"every": None, "keep": 2, "keep_every": None, "keep_at": ()}
+    assert CheckpointSettings().model_dump() == {
+        "every": None,
+        "keep": 2,
+        "keep_every": None,
+        "keep_at": (),
+        "copy_to": None,
+    }
     for key in ("every", "keep", "keep_every"):
         with pytest.raises(ValueError, match="greater than or equal to 1"):
             CheckpointSettings.model_validate({key: 0})

@@ -82,8 +82,9 @@ def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...
         return group
     groups, placed = list[list[int]](), set[int]()
     for rank in range(topology.world_size):
-        if rank not in placed:
-            groups.append(list(ranks_of(topology.at(rank))))
-            placed.update(groups[-1])
+        # Ranks of the stages between are in none of the groups of `vocabulary`, of which they name one again.
+        if rank not in placed and (ranks := ranks_of(topology.at(rank)))[0] not in placed:
+            groups.append(list(ranks))
+            placed.update(ranks)
     group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
     return group
