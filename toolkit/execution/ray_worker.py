@@ -17,11 +17,18 @@ _PASSED_ON = (
     *("DS_ACCELERATOR", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
 )
 """First letters of environment variables that results, caches and the hub depend on."""
-_VERSIONS = ("numpy", "tokenizers", "torch", "transformers")
+_VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokenizers", "torch", "transformers")
 
 
 def _versions() -> dict[str, str]:
-    return {"this toolkit": toolkit.__version__, **{name: metadata.version(name) for name in _VERSIONS}}
+    return {"this toolkit": toolkit.__version__, **{name: _version(name) for name in _VERSIONS}}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # an extra
+        return "none"
 
 
 def _environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ from toolkit.core.cache import digest_of
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.files import cache_folder
+from toolkit.core.locks import locked_file
 from toolkit.data import CORPUS_MANIFEST
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
@@ -34,11 +35,14 @@ def write_to(output: str, write: Callable[[Path], _Result | None], *, command: A
     result = None
     if not _is_finished(folder):
         result = write(folder)
-    if _is_finished(folder):
-        _upload(folder, url)
-        console().print(f"The corpus is in {url}.")
-    else:
+    # Of several commands one uploads: another would put corpus.json there while shards are on their way.
+    with locked_file(cache_folder() / f".{folder.name}.lock"):
+        if _is_finished(folder):
+            _upload(folder, url)
+    if folder.exists():
         console().print(f"When it is finished, the same command uploads it to {url}.")
+    else:
+        console().print(f"The corpus is in {url}.")
     return result
 
 

@@ -98,7 +98,9 @@ def open_task() -> Runner:
 
     def run(work: Work) -> None:
         corpus: UnfinishedCorpus = work.payload
-        write_groups(corpus, load_tokenizer(corpus.settings), None, on_span=lambda num_bytes, note: None)
+        # Of a thousand tasks a few may have done it all; for the others a tokenizer would be loaded in vain.
+        if corpus.has_free() or corpus.is_screening():
+            write_groups(corpus, load_tokenizer(corpus.settings), None, on_span=lambda num_bytes, note: None)
 
     return run
 
@@ -189,9 +191,11 @@ def _failed(corpus: UnfinishedCorpus, failed: dict[int, str]) -> str:
     if len(corpus.groups) == 1:
         return failed[0]
     messages = "\n".join(f"  {corpus.groups[number]}: {message}" for number, message in failed.items())
+    left = len(corpus.groups) - len(corpus.written) - len(failed)
+    others = f"{left:,} more not finished" if left else "the others are finished"
     return (
-        f"{counted(len(failed), 'source group')} of {len(corpus.groups):,} failed; the others are finished, and the "
-        f"same command tries again:\n{messages}"
+        f"{counted(len(failed), 'source group')} of {len(corpus.groups):,} failed; {others}, and the same command "
+        f"tries again:\n{messages}"
     )
 
 
@@ -207,10 +211,12 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
     jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")
     # One that begins when the others have finished it all has nothing to do.
     manifest, ledger = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, LEDGER_NAME))
-    line = f"[ -e {manifest} ] && [ ! -e {ledger} ] || exec {shlex.join(_command(sources, output, settings))}"
+    unseen = shlex.quote(f"no corpus is begun in {output} on this machine: put --output where all machines see it")
+    line = f"[ -e {manifest} ] || [ -e {ledger} ] || {{ echo {unseen} >&2; exit 2; }}; "
+    line += f"[ -e {manifest} ] && [ ! -e {ledger} ] || exec {shlex.join(_command(sources, output, settings))}"
     options = [f"--cpus-per-task={settings.workers}"] if settings.workers else []
     most = min(settings.tasks or 1, max(1, len(missing)))
-    jobs.keep_equal(line, logs, output.name, most=most, options=options)
+    jobs.keep_equal(line, logs, output.absolute().name, most=most, options=options)
 
 
 def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings) -> list[str]:

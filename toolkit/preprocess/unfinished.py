@@ -5,6 +5,7 @@ ledgers say what is done, and locks, which the system frees when a process ends,
 merged, under the lock of the folder.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -83,10 +84,10 @@ class UnfinishedCorpus:
     def missing(self) -> list[SourceGroup]:
         """Groups of which something is left to read or write, in order; none once the corpus has the shards of all."""
         ledger = read_ledger(self.output)
+        if ledger is not None and ledger.key != self.key:
+            raise UserError(f"Another process has started over in {self.output}. Name another folder.")
         if ledger is None or ledger.is_whole:
             return []
-        if ledger.key != self.key:
-            raise UserError(f"Another process has started over in {self.output}. Name another folder.")
         if ledger.why_reference != self.why_reference:
             self.why_reference = ledger.why_reference
             self.written, self.tally, self._num_counted = {}, Tally(), 0
@@ -135,6 +136,8 @@ class UnfinishedCorpus:
 
     def _untried(self) -> list[SourceGroup]:
         failed = self.failures()
+        if failed and self.settings.is_limited:
+            return []  # What a later group may hold depends on it.
         return [group for group in self.missing() if group.number not in failed]
 
     def screened(self, group: SourceGroup) -> Path:
@@ -153,7 +156,11 @@ class UnfinishedCorpus:
         """Groups whose texts are to be read before any can be written."""
         if self.screening is None or self._is_decided:
             return set()
-        return {group.number for group in self.groups if not self.screened(group).exists()}
+        # The folder is listed once: with thousands of groups, looking for each would keep shared storage busy.
+        folder = self.output / GROUPS_FOLDER
+        names = os.listdir(folder) if folder.exists() else []
+        ends = (name.partition(".screened") for name in names if name.endswith(".screened"))
+        return {group.number for group in self.groups} - {int(number) for number, _, _ in ends}
 
     def _group_key(self, number: int) -> dict[str, str]:
         """Everything that the shards of a group depend on and those of another one do not."""
@@ -196,16 +203,20 @@ class UnfinishedCorpus:
         """Have groups that failed tried again, unless others are at work; the folder is locked."""
         if not any(map(is_held, (self.output / GROUPS_FOLDER).glob("*.lock"))):
             for file in (self.output / GROUPS_FOLDER).glob("*.error"):
+                console().print(f"Trying again: {file.read_text(encoding='utf-8')}")
                 file.unlink()
 
     def merge(self) -> Ledger | None:
         """Make the shards of all groups the corpus's own; the folder is locked. None where that is finished already."""
         ledger = read_ledger(self.output)
-        if ledger is None:
+        # What is missing now has been started over since it was looked at.
+        if ledger is None or self.missing():
             return None
         if not ledger.is_whole:
             ledger = self._merge(ledger)
-        remove_rest(self.output, keep={*ledger_files(self.output, ledger), self.output / DROPPED_FILE})
+        # Without --near-duplicates and --without, the list is that of a corpus that was here before.
+        listed = set[Path]() if self.screening is None else {self.output / DROPPED_FILE}
+        remove_rest(self.output, keep=ledger_files(self.output, ledger) | listed)
         return ledger
 
     def _merge(self, ledger: Ledger) -> Ledger:

@@ -22,7 +22,7 @@ from threading import RLock
 from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError, UserError
-from toolkit.core.files import atomic_directory, cache_folder
+from toolkit.core.files import atomic_write, cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.remote.objects import download, list_objects, plain_name, read
 
@@ -75,9 +75,9 @@ class ShardCache:
         """The file's lock, shared, with the file there."""
         lock = _Lock(path)
         while True:
-            if path.exists():
+            if _is_there(path, num_bytes):
                 fcntl.flock(lock, fcntl.LOCK_SH)
-                with suppress(FileNotFoundError):
+                if _is_there(path, num_bytes):
                     os.utime(path)
                     return lock
                 fcntl.flock(lock, fcntl.LOCK_UN)
@@ -86,7 +86,7 @@ class ShardCache:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
             try:
-                if not path.exists():
+                if not _is_there(path, num_bytes):
                     unfinished = path.with_name(f".{path.name}.partial")
                     self._reserve(unfinished, num_bytes)
                     fetch(unfinished)
@@ -146,11 +146,13 @@ class CachedCorpus:
             ) from error
         self._objects = list_objects(url)
         self.folder = cache.folder / hashlib.sha256(content).hexdigest()[:32]
+        manifest = self.folder / _CORPUS_MANIFEST
         with locked_file(cache.folder / f".{self.folder.name}.lock"):
-            if not self.folder.is_dir():
-                with atomic_directory(self.folder) as folder:
-                    (folder / _CORPUS_MANIFEST).write_bytes(content)
-                    self._fetch_tokenizer(folder, content)
+            # Last, and again where it was damaged, or removed with other old files of a temporary folder.
+            if not manifest.exists() or manifest.read_bytes() != content:
+                self._fetch_tokenizer(self.folder, content)
+                self.folder.mkdir(exist_ok=True)
+                atomic_write(manifest, content)
 
     def size(self, name: str) -> int:
         """Size of a file, in bytes; a CorpusError where it is not there."""
@@ -160,11 +162,11 @@ class CachedCorpus:
 
     def fetch_index(self, name: str, sha256: str) -> None:
         """Bring the .idx of a shard into the folder, where it stays."""
-        path = self._place(f"{name}.idx")
-        if path.exists():
+        path, size = self._place(f"{name}.idx"), self.size(f"{name}.idx")
+        if _is_there(path, size):
             return
         with locked_file(_lock_file(path)):
-            if not path.exists():
+            if not _is_there(path, size):
                 unfinished = path.with_name(f".{path.name}.partial")
                 self._download(f"{name}.idx", unfinished, sha256=sha256)
                 unfinished.replace(path)
@@ -205,6 +207,13 @@ def _lock_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
+def _is_there(path: Path, num_bytes: int) -> bool:
+    try:
+        return path.stat().st_size == num_bytes
+    except FileNotFoundError:
+        return False
+
+
 def _remove(path: Path) -> bool:
     """Remove a file, or what a dead process left of one, unless somebody has it open or fetches it."""
     lock = _Lock(path.with_name(path.name.removeprefix(".").removesuffix(".partial")))
@@ -220,4 +229,9 @@ def _is_locked_alone(lock: _Lock) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise SettingsError(
+            f"the cache {cache_folder()} cannot be locked (flock): {error.strerror}. Set XDG_CACHE_HOME to a disk of "
+            "this machine."
+        ) from error
     return True

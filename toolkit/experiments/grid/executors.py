@@ -73,8 +73,4 @@ def submit_commands(folder: GridFolder, settings: SlurmSettings, *, most: int, b
     """Submit jobs to Slurm, each a command that runs what is declared in the folder, until so many are in the queue."""
     jobs = SlurmJobs(folder.jobs_file)
     command = shlex.join([sys.executable, "-m", "toolkit.cli", "grid", str(folder.declaration_file)])
-    names = [f"{folder.path.name}-{number}" for number in range(1, most + 1)]
-    for name in [*dict.fromkeys([*jobs.live, *names])][: max(most, len(jobs.live))]:
-        log = folder.path / f"{name}.log"
-        jobs.keep(name, ["--wrap", command], log=log, options=["--requeue", *settings.options], behind=behind)
-    jobs.print_counts()
+    jobs.keep_equal(command, folder.path, folder.path.name, most=most, options=settings.options, behind=behind)

@@ -66,8 +66,10 @@ def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
     try:
         yield
     finally:
-        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name.
-        path.unlink(missing_ok=True)
+        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name. On
+        # NFS it may not see that, or fail, so the file stays as long as many processes take the lock in turn.
+        if not (folder / LEDGER_NAME).exists():
+            path.unlink(missing_ok=True)
         lock.release()
         with suppress(OSError):  # not empty: the usual case
             folder.rmdir()
@@ -92,9 +94,10 @@ def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettin
     reason = reason or _not_resumable(folder, ledger, groups, key, settings)
     if reason is None:
         assert ledger is not None
-        for number in _with_other_sources(groups, ledger.key, key):
-            shutil.rmtree(group_folder(folder, number))
         if ledger.key != key:
+            _check_nobody_writes(folder)
+            for number in _with_other_sources(groups, ledger.key, key):
+                shutil.rmtree(group_folder(folder, number))
             forget_screened(folder / GROUPS_FOLDER)
             ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
@@ -140,7 +143,7 @@ def _not_resumable(
     ]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
     num_shards = _num_shards(ledger, *groups.values())
-    if settings.engine == "reference" and num_shards and not ledger.why_reference:
+    if settings.engine == "reference" and not ledger.why_reference:
         changes.append(f"--engine: the fast backend made {counted(num_shards, 'finished shard')}, reference now")
     if not changes:
         return None
@@ -165,14 +168,18 @@ def unexpected_names(folder: Path) -> str:
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
 
 
-def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:
-    """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
+def _check_nobody_writes(folder: Path) -> None:
     for lock in (folder / GROUPS_FOLDER).glob("*.lock"):
         if is_held(lock):
             raise UserError(
                 f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
                 f"{holder_of(lock)}"
             )
+
+
+def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:
+    """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
+    _check_nobody_writes(folder)
     # First: groups of the earlier corpus must not pass for those of this one.
     shutil.rmtree(folder / GROUPS_FOLDER, ignore_errors=True)
     # From the first ledger on the folder counts as an unfinished corpus, whatever of the old one is still there.
