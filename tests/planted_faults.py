@@ -124,8 +124,8 @@ FAULTS = (
     Fault(
         name="hangs: a rank that computes counts as one that waits",
         path="toolkit/engine/stalls.py",
-        old="if is_waiting and names & _IN_STEP:",
-        new="if is_waiting or names & _IN_STEP:",
+        old="if is_waiting and (names | in_main) & _IN_STEP:",
+        new="if is_waiting or (names | in_main) & _IN_STEP:",
         tests=("tests/engine/test_stalls.py",),
     ),
     Fault(
@@ -778,8 +778,8 @@ FAULTS = (
     Fault(
         name="preprocess: --engine reference keeps shards of the fast backend",
         path="toolkit/preprocess/writer/folder.py",
-        old='if settings.engine == "reference" and num_shards and not ledger.why_reference:',
-        new='if settings.engine == "reference" and num_shards and ledger.why_reference:',
+        old='if settings.engine == "reference" and not ledger.why_reference:',
+        new='if settings.engine == "reference" and ledger.why_reference:',
         tests=("tests/preprocess/test_preprocess_backends.py",),
     ),
     Fault(

@@ -40,6 +40,9 @@ _HOST_TIMEOUT = timedelta(days=7)
 
 _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
 
+# Before torch 2.13 it has the other name alone, of which 2.13 warns.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 
 def has_joined() -> bool:
     """Membership of this process in a process group."""
@@ -96,7 +99,7 @@ class Ranks:
 
     def _gather_numbers(self, group: dist.ProcessGroup, mine: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         received = torch.empty(self.world_size * mine.size, dtype=torch.int64)
-        dist.all_gather_single(received, torch.from_numpy(mine), group=group)
+        _all_gather(received, torch.from_numpy(mine), group=group)
         return received.numpy().reshape(self.world_size, mine.size)
 
     def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -203,7 +206,8 @@ def leave_ranks() -> None:
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
     """A group for host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    # Only now: nobody watches ranks that have yet to connect, and one may fail there.
+    # Only then: nobody watches ranks that have yet to connect, which lazily they do here, and one may fail there.
+    dist.all_reduce(torch.zeros(1), group=group)
     _set_pg_timeout(_HOST_TIMEOUT, group)
     return group
 

@@ -25,7 +25,8 @@ _SHARE = 0.9
 # Only in these functions: other exchanges may wait for as long as some rank has work to do.
 _IN_STEP = {"train_step", "loss_sum", "_gather_numbers", "measure_speed"}
 _COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/")
-_WAITS_FOR_DEVICE = {"sum_with_flags", "_update"}
+# The last is torch.cuda's, of a device, a stream or an event: DeepSpeed waits so for collectives of ZeRO.
+_WAITS_FOR_DEVICE = {"sum_with_flags", "_update", "synchronize"}
 
 
 def limit_seconds() -> float:
@@ -57,13 +58,16 @@ def place_of_rank() -> str:
 
 
 def place(main: Stack, others: Sequence[Stack]) -> str:
-    """The same, from the stacks of the main thread and of others, one of which builds the next step."""
-    stack = main
-    if {"steps_ahead", "result"} <= {name for _, _, name in main}:
+    """The same, from the stacks of the main thread and of others, one of which may do what that waits for."""
+    stack, in_main = main, {name for _, _, name in main}
+    if {"steps_ahead", "result"} <= in_main:
         stack = next((other for other in others if any(name == "_agree" for _, _, name in other)), main)
+    elif "_engine_run_backward" in in_main:
+        # A GPU's backward pass, and what DeepSpeed does in it, has a thread of torch's.
+        stack = next((other for other in others if any("/deepspeed/" in file for file, _, _ in other)), main)
     names = {name for _, _, name in stack}
     is_waiting = names & _WAITS_FOR_DEVICE or any(part in file for file, _, _ in stack for part in _COLLECTIVES)
-    if is_waiting and names & _IN_STEP:
+    if is_waiting and (names | in_main) & _IN_STEP:
         return ""
     file, line, name = next((frame for frame in stack if frame[0].startswith(f"{_SOURCE}toolkit/")), stack[0])
     return f"is at {file.removeprefix(_SOURCE)}:{line} in {name}"

@@ -4,16 +4,18 @@ One that is copied gets its manifest last, so that it is whole where that is.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_of
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, parse_manifest, read_manifest
-from toolkit.core.errors import CheckpointError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.remote import download, list_objects, plain_name, put, read
+from toolkit.run.identity import check_same_run, saved_settings
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,18 @@ class RemoteCheckpoint:
 
 
 def copy_checkpoint(folder: Path, url: str) -> None:
-    """Copy a whole checkpoint to a URL, unless the same is there."""
+    """Copy a whole checkpoint to a URL, unless the same is there; one of another run there is a CheckpointError."""
     last, content = f"{url}/{MANIFEST_NAME}", (folder / MANIFEST_NAME).read_bytes()
-    if list_objects(last) and read(last) == content:
-        return
-    for name in (*read_manifest(folder).files, MANIFEST_NAME):
+    manifest = read_manifest(folder)
+    if list_objects(last):
+        there = read(last)
+        if there == content:
+            return
+        # One that is damaged is replaced.
+        try:
+            with suppress(CheckpointError):
+                check_same_run(parse_manifest(there, last).settings, saved_settings(manifest))
+        except SettingsError as error:
+            raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
+    for name in (*manifest.files, MANIFEST_NAME):
         put(folder / name, f"{url}/{name}")

@@ -55,8 +55,8 @@ class CopyHook(Hook):
             )
 
     def close(self, error: BaseException | None) -> None:
-        """Let the copy that was begun end, and no other begin."""
-        self._pool.shutdown(cancel_futures=True)
+        """Let no other copy begin. That which was begun ends with the process: an error is told first."""
+        self._pool.shutdown(wait=error is None, cancel_futures=True)
 
     def _copy(self, step: int) -> None:
         folder = self._folder.checkpoint(step)

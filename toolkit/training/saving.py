@@ -64,7 +64,9 @@ class CheckpointSaver:
         if checkpoint is None:
             return
         if checkpoint.advance():
-            hooks.each(lambda hook: hook.on_checkpoint(checkpoint.step))
+            # A hook may wait for long (for a copy, say). The others do so here, not in a collective of the next step.
+            with self._engine.ranks.together():
+                hooks.each(lambda hook: hook.on_checkpoint(checkpoint.step))
         else:
             self._in_flight = checkpoint
 

@@ -55,13 +55,13 @@ def own_checkpoint(run: DeclaredRun, ranks: Ranks) -> Checkpoint | None:
     return _opened(newest, ranks)
 
 
-def _opened(find: Callable[[], Path | None], ranks: Ranks) -> Checkpoint | None:
-    """The checkpoint that rank 0 finds, whose files it has hashed, opened on each rank. Collective."""
+def _opened(find: Callable[[], Path | None], ranks: Ranks, *, here: Path | None = None) -> Checkpoint | None:
+    """The checkpoint that rank 0 finds, whose files it has hashed, opened on each rank, `here` if so. Collective."""
     with ranks.together():
         path = find() if ranks.rank == 0 else None
     path = ranks.broadcast(path)
     with ranks.together():
-        return None if path is None else open_unverified(path)
+        return None if path is None else open_unverified(here or path)
 
 
 @dataclass(frozen=True)
@@ -135,18 +135,21 @@ def find_beginning(run: ResolvedRun, own: Checkpoint | None, ranks: Ranks) -> Be
         return Beginning(run.settings, own, None)
 
     source = first.source
+    here: Path | None = None
     if is_url(source):
         # On each machine, by the first of its ranks.
         with ranks.together():
             remote = RemoteCheckpoint.newest(source)
             assert remote is not None, "found when the run was resolved"
-            source = str(remote.cached())
+            # The caches of two machines need not have one path.
+            here = remote.cached()
+            source = str(here)
 
     def fitting() -> Path:
         found = open_checkpoint(source)
         Start(initial=found.manifest).check(run, run.data.corpora)
         return found.path
 
-    found = _opened(fitting, ranks)
+    found = _opened(fitting, ranks, here=here)
     growth = None if found is None or first.grow is None else growth_of(run.settings, found.manifest)
     return Beginning(run.settings, found, first, growth)

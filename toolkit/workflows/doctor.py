@@ -57,8 +57,8 @@ def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
         ranks = join()
         del store
         with peers_watched(ranks):
-            facts = ranks.gather(_look(source, overrides, ranks))
-            _show(findings(facts, device=ranks.device.type), ranks)
+            facts = ranks.gather_on_first(_look(source, overrides, ranks))
+            _show(findings(facts, device=ranks.device.type) if facts else [], ranks)
         _train_a_step(source, overrides, ds_config)
 
 
@@ -160,10 +160,14 @@ def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None
     }
     changed = {group: getattr(run.settings, group).model_copy(update=values) for group, values in changes.items()}
     scratch = declare_settings(run.settings.model_copy(update=changed))
+    if is_first:
+        # What a killed one left, which would be resumed. The others open it only after rank 0 has made it.
+        shutil.rmtree(folder, ignore_errors=True)
     try:
-        pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1, checks=RUN_CHECKS)
+        outcome = pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1, checks=RUN_CHECKS)
     finally:
         if is_first:
             shutil.rmtree(folder, ignore_errors=True)
     if is_first:
-        print(f"all is well; the first step, trained and saved, took {time.monotonic() - began:,.1f} s", flush=True)
+        all_well = f"all is well; the first step, trained and saved, took {time.monotonic() - began:,.1f} s"
+        print(all_well if outcome.step > run.plan.first_step else "stopped before the first step", flush=True)

@@ -11,10 +11,11 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.locks import locked_file
 from toolkit.data import CORPUS_MANIFEST, DataSettings
 from toolkit.engine.gpus import num_devices
-from toolkit.run import RunSettings, run_presets
+from toolkit.remote import is_url
+from toolkit.run import RunFolder, RunSettings, run_presets
 from toolkit.run.checks import CHECKS
 from toolkit.run.division import divide_run
-from toolkit.run.load import declare_run, preset_data, to_toml
+from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
 from toolkit.run.metrics import missing_probes
 from toolkit.run.resolve import Outcome, resolve_run
 from toolkit.workflows.launch import launch_ranks, what_is_left
@@ -59,6 +60,13 @@ def train_run(
             return launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_left(declared.folder)) from None
+
+
+def is_complete(folder: RunFolder) -> bool:
+    """True where another start of a run would do nothing; launchers/slurm.sbatch asks. Files are not hashed."""
+    run = declare_settings(read_without_objectives(folder.settings_file))
+    last = run.plan.schedule.total_steps
+    return folder.checkpoint(last).is_dir() and not missing_probes(run, up_to=last)
 
 
 def show_run(
@@ -128,7 +136,7 @@ def _missing(settings: RunSettings) -> list[tuple[str, str]]:
     named += [(f"data.validation.{name}".removesuffix("."), path) for name, path in data.validation_folders.items()]
     if settings.init is not None:
         named.append(("init.from", settings.init.source))
-    return [(key, path) for key, path in named if not Path(path).exists()]
+    return [(key, path) for key, path in named if not (is_url(path) or Path(path).exists())]
 
 
 def _make(split: str, target: Path) -> None:

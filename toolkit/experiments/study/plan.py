@@ -105,7 +105,10 @@ class StudyPlan:
             settings = settings.model_copy(
                 update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
             )
-        checkpoint = settings.checkpoint.model_copy(update={"keep_at": keep})
+        # Of the declaration, since a run that was begun has its own place already.
+        place = leaf.model.run.settings.checkpoint.copy_to
+        copy_to = None if place is None else f"{place.rstrip('/')}/{name}"
+        checkpoint = settings.checkpoint.model_copy(update={"keep_at": keep, "copy_to": copy_to})
         return settings.model_copy(update={"checkpoint": checkpoint})
 
     def needless(self) -> list[Path]:
