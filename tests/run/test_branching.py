@@ -25,7 +25,8 @@ _MLM = '[[schedule]]\nobjective = "mlm"\nsteps = 6\n'
 def trunk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 4 + 4 steps, peak 1e-2, one step of warm-up and two of decay, with the checkpoints of steps 4 and 8."""
     folder = tmp_path_factory.mktemp("trunk")
-    case = RunCase(str(write_run(folder, phase_steps=4)), "zero0", ("checkpoint.every=4", "checkpoint.keep=9"))
+    copies = f"checkpoint.copy_to={folder / 'copies'}"
+    case = RunCase(str(write_run(folder, phase_steps=4)), "zero0", ("checkpoint.every=4", "checkpoint.keep=9", copies))
     run_distributed([case], world_size=1)
     return folder / "run"
 
@@ -47,6 +48,8 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
     assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (3e-3, 1, 2)
     assert settings.objectives["mlm"].plain()["mask_ratio"] == 0.25
     assert (settings.run.seed, settings.checkpoint.every, settings.checkpoint.keep) == (7, 4, 1)
+    assert load_run(str(trunk / "run.toml")).checkpoint.copy_to == str(trunk.parent / "copies")
+    assert settings.checkpoint.copy_to is None
     assert settings.fork is not None
     assert (settings.fork.step, StepPlan(settings).position(4), settings.fork.digest) == (4, 4 * 8, "keep")
     # The peak alone is not what the parent had; the mask ratio has not played a part yet.

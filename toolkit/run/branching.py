@@ -124,7 +124,9 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
     if given := sorted({"init", "fork"} & tail.keys()):
         raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [{given[0]}] out.")
     raw = {key: value for key, value in parent.items() if key not in _OWN}
-    raw["train"] = {key: value for key, value in raw["train"].items() if key != "steps"}
+    # The length is the tail's, and so is the place of copies: each run has its own.
+    for table, own in (("train", "steps"), ("checkpoint", "copy_to")):
+        raw[table] = {key: value for key, value in raw[table].items() if key != own}
     for key, value in tail.items():
         if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
             raw[key] = value
