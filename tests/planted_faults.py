@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         name="remote: a checkpoint that waits to be copied is deleted",
         path="toolkit/training/copying.py",
-        old="return step in self._waiting",
-        new="return False",
+        old="not self._copies.done() and step not in self._copied",
+        new="False",
         tests=("tests/training/test_copying.py",),
     ),
     Fault(

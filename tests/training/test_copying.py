@@ -14,11 +14,11 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.checkpoint.retention import CheckpointSettings
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.remote import objects
+from toolkit.run import remote_checkpoints
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_run
 from toolkit.run.remote_checkpoints import RemoteCheckpoint, copy_checkpoint
 from toolkit.run.resolve import resolve_run
-from toolkit.training import copying
 from toolkit.training.copying import CopyHook
 from toolkit.training.hooks import RetentionHook
 from toolkit.training.run_state import RunState
@@ -41,9 +41,10 @@ class Copied:
         self._tokenizer = tmp_path / "tokenizer"
         self._tokenizer.mkdir()
 
-    def save(self, step: int) -> None:
-        write_checkpoint(self.folder.checkpoints, step, states=states_of(step), tokenizer_folder=self._tokenizer)
-        self.hook.on_checkpoint(step)
+    def save(self, *steps: int) -> None:
+        for step in steps:
+            write_checkpoint(self.folder.checkpoints, step, states=states_of(step), tokenizer_folder=self._tokenizer)
+        self.hook.on_checkpoint(steps[-1])
 
     @property
     def steps(self) -> list[int]:
@@ -82,11 +83,11 @@ def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeyp
             raise UserError(f"could not write {url}: refused")
         copy_checkpoint(folder, url)
 
-    monkeypatch.setattr(copying, "copy_checkpoint", copy)
+    monkeypatch.setattr(remote_checkpoints, "copy_checkpoint", copy)
     copied.save(3)
-    with pytest.raises(CheckpointError, match=r"step-00000003 could not be copied to checkpoint\.copy_to: could not"):
+    with pytest.raises(CheckpointError, match=r"run could not be copied to checkpoint\.copy_to: could not"):
         copied.hook.on_end(RunState(3))
-    assert copied.said[-1].startswith("the checkpoint of step 3 is not copied yet: could not write")
+    assert copied.said[-1].startswith("a checkpoint is not copied yet: could not write")
     away.clear()
     copied.save(4)
     copied.hook.on_end(RunState(4))
@@ -95,11 +96,10 @@ def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeyp
 
 def test_a_checkpoint_that_waits_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied, is_away = Copied(tmp_path), threading.Event()
-    monkeypatch.setattr(copying, "copy_checkpoint", lambda *_: is_away.wait(60))
+    monkeypatch.setattr(remote_checkpoints, "copy_checkpoint", lambda *_: is_away.wait(60))
     retention = RetentionHook(copied.folder.checkpoints, CheckpointSettings(keep=1), copied.hook)
-    for step in (3, 4):
-        copied.save(step)
-        retention.on_checkpoint(step)
+    copied.save(3, 4)
+    retention.on_checkpoint(4)
     assert [step for step, _ in copied.folder.steps()] == [4, 3]
     is_away.set()
     copied.hook.on_end(RunState(4))
@@ -120,6 +120,10 @@ def test_a_run_whose_folder_is_empty_resumes_from_its_copy(tmp_path: Path, capfd
     assert f"downloading the checkpoint {copies}/step-00000002 into the run folder" in (told := capfd.readouterr().out)
     assert "resuming from step 2" in told
     assert compare_from(whole, tmp_path / "run") == []
+    assert [step for step, _ in step_folders(copies)] == [4, 3, 2, 1]
+    # What a killed process did not copy, a finished run does.
+    shutil.rmtree(copies / "step-00000004")
+    case()
     assert [step for step, _ in step_folders(copies)] == [4, 3, 2, 1]
 
 

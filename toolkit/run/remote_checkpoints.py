@@ -11,10 +11,12 @@ from typing import Self
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_of
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, parse_manifest, read_manifest
+from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.remote import download, list_objects, plain_name, put, read
+from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_run, saved_settings
 
 
@@ -63,6 +65,14 @@ class RemoteCheckpoint:
             if not folder.is_dir():
                 self.download(folder)
         return folder
+
+
+def copy_missing(folder: RunFolder, url: str, copied: set[int]) -> None:
+    """Copy the whole checkpoints of a run that are not in `copied`, the oldest first; each is, once it is there."""
+    for step, checkpoint in reversed(folder.steps()):
+        if step not in copied and is_complete(checkpoint):
+            copy_checkpoint(checkpoint, f"{url.rstrip('/')}/{checkpoint.name}")
+            copied.add(step)
 
 
 def copy_checkpoint(folder: Path, url: str) -> None:

@@ -25,6 +25,7 @@ from toolkit.run.checks import CHECKS, Checks
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_settings, read_resolved
+from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import assemble
@@ -109,6 +110,8 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     step = declared.plan.first_step if resumed is None else resumed.manifest.step
     if step >= stop:
         with ranks.together():
+            if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):
+                copy_missing(folder, copy_to, set())
             if ranks.rank == 0 and step == total_steps:
                 finish_probes(declared, is_stop_requested=is_stop_requested)
         return Outcome(step, total_steps, was_there=True)

@@ -17,6 +17,7 @@ from toolkit.run.checks import CHECKS
 from toolkit.run.division import divide_run
 from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
 from toolkit.run.metrics import missing_probes
+from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, resolve_run
 from toolkit.workflows.launch import launch_ranks, what_is_left
 from toolkit.workflows.probe import check_probe
@@ -49,6 +50,8 @@ def train_run(
         last, own = run.plan.schedule.total_steps, run.start.own
         is_there = run.is_past(min(until or last, last)) and run.folder.settings_file.is_file()
         if own is not None and is_there and (own.step < last or not missing_probes(run, up_to=last)):
+            if copy_to := run.settings.checkpoint.copy_to:
+                copy_missing(run.folder, copy_to, set())
             print(Outcome(own.step, last, was_there=True), flush=True)
             return 0
         for choice in run.division.choices:
