@@ -39,8 +39,8 @@ from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, 
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".corpus.lock"
-PATIENCE_SECONDS = 3600.0
-"""Time that another process may take to begin or to finish a large corpus."""
+PATIENCE_SECONDS = 86_400.0
+"""Time that another process may take to begin or to finish a large corpus, or to decide on its near-duplicates."""
 
 
 @contextmanager
