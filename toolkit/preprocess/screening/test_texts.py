@@ -102,7 +102,8 @@ def _values(source: Source, txt_documents: TxtDocuments) -> Iterator[Any]:
                 row.text for row in line_parser(Format.TEXT, text_field="", txt_documents=txt_documents)(content)
             )
         elif source.format is Format.CSV:
-            csv.field_size_limit(len(content) + 1)
+            # Of the whole process: a limit that fits this file would be too low for others.
+            csv.field_size_limit(2**31 - 1)
             yield from csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""))
         elif source.format is Format.TSV:
             yield from (line.split("\t") for line in content.decode("utf-8-sig").split("\n"))
