@@ -850,7 +850,7 @@ _REPORTS = (
     Case(("report", "{empty}"), ("is neither a grid", "nor a run"), "`toolkit train` or `toolkit study` wrote"),
     _report("whole", "{empty}", found=("is neither a grid", "nor a run"), remedy="Give a folder"),
     _report("whole", "--output", "{text}", found=("output folder", "is a file"), remedy="Choose another one"),
-    _report("whole", "--output", "{tokenizer_only}", found=("is that of a model",), remedy="Choose another one"),
+    _report("whole", "--output", "{tokenizer_only}", found=("holds other files",), remedy="Choose a new folder"),
     _report("whole", "{grid_again}", found=("both have cells of the model 'a' and the task 't'",), remedy="Rename one"),
     _report("whole", "--baseline", "bert", found=("--baseline 'bert' is not in the report",), remedy="Available: a"),
     _report("no_cells", found=("results.jsonl has no finished cell",), remedy="give smaller learning_rates"),

@@ -1,92 +1,92 @@
-"""The folder of a report: what a later report removes, and what it leaves alone, whenever an earlier one was killed."""
+"""The folder of a report: what a later report replaces, and which folders it refuses."""
 
-import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 
-from toolkit.core.errors import UserError
-from toolkit.report import output_folder
-from toolkit.report.output_folder import LIST_FILE, replace_report
+from toolkit.core.errors import SettingsError, UserError
+from toolkit.report.output_folder import check_output_folder, replace_report
 
 FIRST = {"report.html": "1", "tables/a.md": "a", "mteb/x/nq.json": "x"}
 SECOND = {"report.html": "2", "tables/b.md": "b"}
 
 
 def _files(folder: Path) -> dict[str, str]:
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != LIST_FILE)
+    found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_text() for path in found}
 
 
-def test_what_an_earlier_report_wrote_is_removed_with_its_empty_folders(tmp_path: Path) -> None:
+def test_an_earlier_report_is_replaced_with_its_folders(tmp_path: Path) -> None:
     replace_report(tmp_path / "out", FIRST)
+    (tmp_path / "out/mine.md").write_text("mine")
+    check_output_folder(tmp_path / "out")
     replace_report(tmp_path / "out", SECOND)
-    assert _files(tmp_path / "out") == SECOND
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "tables", LIST_FILE}
-    assert (tmp_path / "out" / LIST_FILE).read_text() == "".join(
-        f"{hashlib.sha256(content.encode()).hexdigest()}  {path}\n" for path, content in SECOND.items()
-    )
+    assert _files(tmp_path / "out") == SECOND | {"mine.md": "mine"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "tables", "mine.md"}
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
-    """One that no report wrote, one that was edited since, and a link in place of one."""
-    replace_report(tmp_path, FIRST | {"tables/c.md": "c"})
-    (tmp_path / "tables/mine.md").write_text("mine")
-    (tmp_path / "tables/a.md").write_text("edited")
-    (tmp_path / "tables/c.md").rename(tmp_path / "c.md")
-    (tmp_path / "tables/c.md").symlink_to(tmp_path / "c.md")
-    replace_report(tmp_path, SECOND)
-    mine = {"tables/mine.md": "mine", "tables/a.md": "edited", "tables/c.md": "c", "c.md": "c"}
-    assert _files(tmp_path) == SECOND | mine
+@pytest.mark.parametrize("name", ["config.json", "tables/mine.csv"])
+def test_a_folder_with_other_files_is_refused(tmp_path: Path, name: str) -> None:
+    check_output_folder(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(SettingsError, match=r"holds other files .*Choose a new folder"):
+        check_output_folder(tmp_path)
 
 
-def test_a_list_that_was_tampered_with_reaches_nothing_outside(tmp_path: Path) -> None:
-    (tmp_path / "beside.md").write_text("a")
-    folder = tmp_path / "out"
-    replace_report(folder, FIRST)
-    digest = hashlib.sha256(b"a").hexdigest()
-    lines = [f"{digest}  ../beside.md", f"{digest}  {tmp_path / 'beside.md'}", f"{digest}  tables", "nonsense", "\0"]
-    (folder / LIST_FILE).write_text("\n".join(lines))
-    replace_report(folder, SECOND)
-    assert (tmp_path / "beside.md").read_text() == "a"
-    assert _files(folder) == FIRST | SECOND
-
-
-@pytest.mark.parametrize("num_writes", range(1, 5))
-def test_a_report_that_was_killed_leaves_nothing_that_the_next_one_misses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_writes: int
-) -> None:
-    """Killed after each of its writes: the list, two files, the list again."""
+def test_a_report_that_does_not_fit_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was written of it is not in the way of the next."""
     replace_report(tmp_path, FIRST)
-    write, done = output_folder.atomic_write, 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", _full_after(1))
+        with pytest.raises(UserError, match=r"could not write .*: No space left on device\. Free space"):
+            replace_report(tmp_path, SECOND)
+    assert _files(tmp_path) == FIRST | {".report.partial/report.html": "2"}
+    replace_report(tmp_path, SECOND)
+    assert _files(tmp_path) == SECOND
 
-    def killed(path: Path, content: str | bytes) -> None:
-        nonlocal done
-        if done == num_writes:
+
+def _full_after(number: int):
+    write, done = Path.write_bytes, []
+
+    def write_bytes(path: Path, content: bytes) -> int:
+        if len(done) == number:
+            raise OSError(28, "No space left on device", str(path))
+        done.append(path)
+        return write(path, content)
+
+    return write_bytes
+
+
+@pytest.mark.parametrize("num_removed", [0, 1])
+def test_a_report_that_was_killed_while_it_replaced_one_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_removed: int
+) -> None:
+    replace_report(tmp_path, FIRST)
+    remove, removed = shutil.rmtree, []
+
+    def killed(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors and len(removed) == num_removed:
             raise KeyboardInterrupt
-        done += 1
-        write(path, content)
+        removed.extend([] if ignore_errors else [path])
+        remove(path, ignore_errors=ignore_errors)
 
     with monkeypatch.context() as patch:
-        patch.setattr(output_folder, "atomic_write", killed)
-        if num_writes < 4:
-            with pytest.raises(KeyboardInterrupt):
-                replace_report(tmp_path, SECOND)
-        else:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
             replace_report(tmp_path, SECOND)
-    (tmp_path / ".report.html.0123abcd.partial").write_text("half")
+    check_output_folder(tmp_path)
     replace_report(tmp_path, {"report.html": "3"})
     assert _files(tmp_path) == {"report.html": "3"}
 
 
-@pytest.mark.parametrize("path", ["../up.md", "linked/a.md", "linked/deeper/a.md"])
-def test_nothing_is_written_outside(tmp_path: Path, path: str) -> None:
+def test_nothing_is_removed_through_a_link(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    folder.mkdir()
-    (folder / "linked").symlink_to(elsewhere)
-    with pytest.raises(UserError, match=r"would lie outside .*Remove the link"):
-        replace_report(folder, {"report.html": "1", path: "x"})
-    assert _files(folder) == {}
-    assert list(elsewhere.iterdir()) == []
-    assert not (tmp_path / "up.md").exists()
+    (elsewhere / "mine.md").write_text("mine")
+    replace_report(folder, {"report.html": "1"})
+    (folder / "tables").symlink_to(elsewhere)
+    with pytest.raises(UserError, match=r"could not write .*symbolic link"):
+        replace_report(folder, SECOND)
+    assert _files(elsewhere) == {"mine.md": "mine"}

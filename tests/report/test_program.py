@@ -15,7 +15,6 @@ from huggingface_hub import ModelCard, ModelCardData
 from tests.support.finished_grids import row, write_finished_grid
 from toolkit.core.errors import UserError
 from toolkit.report import write_report
-from toolkit.report.output_folder import LIST_FILE
 
 MTEB_FILE = "mteb/results/mlm/no_revision_available/nq.json"
 LABELS = {"mlm": {"clm_share": 0.0}, "half <b>": {"clm_share": 0.5}}
@@ -90,7 +89,6 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
     new = {name.removeprefix("grid/report/") for name in after.keys() - before.keys()}
     assert new == {
         "report.html",
-        LIST_FILE,
         "tables/scores.csv",
         "tables/tables.tex",
         *(
@@ -120,8 +118,7 @@ def test_a_second_report_is_the_same(grid: Path, tmp_path: Path) -> None:
     """All but the page's time and load, byte for byte."""
     first = _files(write_report([grid], output=tmp_path / "one"))
     second = _files(write_report([grid], output=tmp_path / "two"))
-    for name in ("report.html", LIST_FILE):
-        del first[name], second[name]
+    del first["report.html"], second["report.html"]
     assert first == second
 
 
@@ -194,7 +191,7 @@ def test_a_run_alone_has_its_curves(tmp_path: Path) -> None:
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"step": 1, "objective": "clm", "loss": 9.0}\n')
     output = write_report([run])
-    assert set(_files(output)) == {"report.html", LIST_FILE, "figures/losses.svg", "figures/losses.pdf"}
+    assert set(_files(output)) == {"report.html", "figures/losses.svg", "figures/losses.pdf"}
     assert "1 pretraining run." in (output / "report.html").read_text()
 
 

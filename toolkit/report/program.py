@@ -21,7 +21,7 @@ from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
-from toolkit.report.output_folder import check_output_folder, replace_report
+from toolkit.report.output_folder import PAGE, check_output_folder, replace_report
 from toolkit.report.pages.html import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results
 from toolkit.report.pages.page import Contents, StudySection, render
@@ -33,7 +33,6 @@ from toolkit.report.read.study import is_study, read_study
 from toolkit.run.folder import RunFolder
 from toolkit.run.switches import switches_of_runs
 
-PAGE = "report.html"
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
 _DEFAULT_OUTPUT = "report"
 Members = Mapping[str, Mapping[str, Sequence[str]]]
@@ -43,7 +42,7 @@ Members = Mapping[str, Mapping[str, Sequence[str]]]
 def write_report(folders: Sequence[Path], *, output: Path | None = None, baseline: str | None = None) -> Path:
     """Write `report.html`, `tables/`, `figures/`, `model-index/` and `mteb/`; returns their folder.
 
-    What an earlier report wrote there, and this one does not, is removed.
+    An earlier report there is replaced.
 
     Args:
         folders: of grids, of runs and of studies, at least one; a study is its grid and its runs.
