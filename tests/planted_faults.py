@@ -82,8 +82,8 @@ FAULTS = (
     Fault(
         name="remote: what has arrived is not hashed",
         path="toolkit/remote/objects.py",
-        old="if sha256 is not None and (found := hash_file(path)) != sha256:",
-        new="if (found := hash_file(path)) == sha256 == found[:0]:",
+        old="if sha256 is not None and (found := hash_file(part_of)) != sha256:",
+        new="if (found := hash_file(part_of)) == sha256 == found[:0]:",
         tests=("tests/remote/test_cache.py",),
     ),
     Fault(

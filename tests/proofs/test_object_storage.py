@@ -93,7 +93,7 @@ def test_in_a_cache_smaller_than_the_corpus(tmp_path: Path, run_file: Path, s3: 
         time.sleep(0.01)
     reader.join()
     assert process.returncode == 0, told
-    assert "they are fetched again when they are read again" in told[0]
+    assert "fetched again when they are read again" in told[0]
     assert 0 < most <= room
     _trained(run_file, "local")
     assert compare(tmp_path / "local", tmp_path / "small") == []

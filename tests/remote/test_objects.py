@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.remote import objects
-from toolkit.remote.objects import download, is_url, list_objects, plain_name, put, read, read_range
+from toolkit.remote.objects import download, is_url, list_objects, plain_name, put, read
 
 
 def test_what_is_put_is_listed_and_read(tmp_path: Path, bucket: str) -> None:
@@ -19,7 +19,7 @@ def test_what_is_put_is_listed_and_read(tmp_path: Path, bucket: str) -> None:
     assert list(list_objects(f"{bucket}/a/b/two")) == [""]
     assert list_objects(f"{bucket}/c") == {}
     assert read(f"{bucket}/a/b/two") == b"0123456789"
-    assert read_range(f"{bucket}/a/one %", 3, 6) == b"345"
+    assert read(f"{bucket}/a/one %", (3, 6)) == b"345"
 
 
 def test_a_folder_by_its_path_is_a_place_too(tmp_path: Path) -> None:
@@ -59,17 +59,17 @@ def test_a_storage_that_is_away_is_asked_again(
 
     monkeypatch.setattr(store, "cat_file", away)
     if is_read:
-        assert read_range(f"{bucket}/file", 1, 3) == b"23"
+        assert read(f"{bucket}/file", (1, 3)) == b"23"
     else:
         with pytest.raises(UserError, match=r"could not read memory://bucket/file: refused\. Check the network"):
-            read_range(f"{bucket}/file", 1, 3)
+            read(f"{bucket}/file", (1, 3))
 
 
 def test_bytes_that_do_not_arrive_are_an_error(tmp_path: Path, bucket: str) -> None:
     (tmp_path / "file").write_bytes(b"123")
     put(tmp_path / "file", f"{bucket}/file")
     with pytest.raises(UserError, match=r"bytes 1-4 arrived incomplete"):
-        read_range(f"{bucket}/file", 1, 5)
+        read(f"{bucket}/file", (1, 5))
 
 
 class _NoCredentialsError(Exception):

@@ -24,7 +24,7 @@ from typing import Any
 from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.core.files import atomic_write, cache_folder
 from toolkit.core.locks import locked_file
-from toolkit.remote.objects import download, list_objects, plain_name, read
+from toolkit.remote.objects import download, list_objects, plain_name, read, unfinished
 
 _CORPUS_MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer/"
@@ -87,15 +87,13 @@ class ShardCache:
                 continue
             try:
                 if not _is_there(path, num_bytes):
-                    unfinished = path.with_name(f".{path.name}.partial")
-                    self._reserve(unfinished, num_bytes)
-                    fetch(unfinished)
-                    unfinished.replace(path)
+                    self._reserve(unfinished(path), num_bytes)
+                    fetch(path)
             finally:
                 # An error may be kept, and this with it.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-    def _reserve(self, unfinished: Path, num_bytes: int) -> None:
+    def _reserve(self, place: Path, num_bytes: int) -> None:
         """Make room, and take it with a file of the size to come."""
         with locked_file(self.folder / ".room.lock"):
             files = sorted(self._files())
@@ -104,7 +102,7 @@ class ShardCache:
                 if excess <= 0:
                     break
                 excess -= size if _remove(path) else 0
-            with unfinished.open("wb") as file:
+            with place.open("wb") as file:
                 file.truncate(num_bytes)
 
     def _files(self) -> list[tuple[int, int, Path]]:
@@ -150,7 +148,7 @@ class CachedCorpus:
         with locked_file(cache.folder / f".{self.folder.name}.lock"):
             # Last, and again where it was damaged, or removed with other old files of a temporary folder.
             if not manifest.exists() or manifest.read_bytes() != content:
-                self._fetch_tokenizer(self.folder, content)
+                self._fetch_tokenizer(content)
                 self.folder.mkdir(exist_ok=True)
                 atomic_write(manifest, content)
 
@@ -163,13 +161,10 @@ class CachedCorpus:
     def fetch_index(self, name: str, sha256: str) -> None:
         """Bring the .idx of a shard into the folder, where it stays."""
         path, size = self._place(f"{name}.idx"), self.size(f"{name}.idx")
-        if _is_there(path, size):
-            return
-        with locked_file(_lock_file(path)):
-            if not _is_there(path, size):
-                unfinished = path.with_name(f".{path.name}.partial")
-                self._download(f"{name}.idx", unfinished, sha256=sha256)
-                unfinished.replace(path)
+        if not _is_there(path, size):
+            with locked_file(_lock_file(path)):
+                if not _is_there(path, size):
+                    self._download(f"{name}.idx", path, sha256=sha256)
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
         """What `open_shard` makes of a shard whose .bin is in the folder; the last ones used stay open."""
@@ -191,16 +186,14 @@ class CachedCorpus:
     def _download(self, name: str, path: Path, *, sha256: str | None) -> None:
         download(f"{self.url}/{name}", path, num_bytes=self.size(name), sha256=sha256)
 
-    def _fetch_tokenizer(self, folder: Path, content: bytes) -> None:
+    def _fetch_tokenizer(self, content: bytes) -> None:
         try:
             hashes = json.loads(content).get("tokenizer_files") or {}
         except (ValueError, AttributeError):
             raise CorpusError(f"{self.url}/{_CORPUS_MANIFEST} is damaged: it is not JSON. Upload it again.") from None
         for name in self._objects:
             if name.startswith(_TOKENIZER):
-                path = folder / plain_name(self.url, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._download(name, path, sha256=hashes.get(name.removeprefix(_TOKENIZER)))
+                self._download(name, self._place(name), sha256=hashes.get(name.removeprefix(_TOKENIZER)))
 
 
 def _lock_file(path: Path) -> Path:

@@ -56,18 +56,15 @@ def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
     return _asked(url, "list", find)
 
 
-def read(url: str) -> bytes:
-    """A small object, whole."""
-    return _asked(url, "read", lambda: bytes(_call(url, "cat_file")))
-
-
-def read_range(url: str, start: int, stop: int) -> bytes:
-    """Bytes start..stop - 1 of an object."""
+def read(url: str, part: tuple[int, int] | None = None) -> bytes:
+    """A small object, whole, or a part of any (first byte, last byte + 1)."""
 
     def fetch() -> bytes:
-        content = bytes(_call(url, "cat_file", start=start, end=stop))
-        if len(content) != stop - start:
-            raise OSError(f"bytes {start}-{stop - 1} arrived incomplete")
+        storage, path = _opened(url)
+        start, stop = part or (None, None)
+        content = bytes(storage.cat_file(path, start=start, end=stop))
+        if part is not None and len(content) != part[1] - part[0]:
+            raise OSError(f"bytes {part[0]}-{part[1] - 1} arrived incomplete")
         return content
 
     return _asked(url, "read", fetch)
@@ -76,6 +73,8 @@ def read_range(url: str, start: int, stop: int) -> bytes:
 def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None) -> None:
     """Fetch an object into a file, several ranges at a time, and force it to the disk; an error leaves none.
 
+    Until it is whole it is beside `path`, as `unfinished` names it.
+
     Raises:
         UserError: it cannot be read, or has another SHA-256, where one is given; the message names it.
         OSError: the disk is full or the folder cannot be written.
@@ -83,20 +82,26 @@ def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None)
     ranges = [(start, min(start + _RANGE_BYTES, num_bytes)) for start in range(0, num_bytes, _RANGE_BYTES)]
 
     def fetch(part: tuple[int, int]) -> None:
-        os.pwrite(file.fileno(), read_range(url, *part), part[0])
+        os.pwrite(file.fileno(), read(url, part), part[0])
 
+    part_of = unfinished(path)
     try:
-        with path.open("wb") as file, ThreadPoolExecutor(_CONNECTIONS) as pool:
+        with part_of.open("wb") as file, ThreadPoolExecutor(_CONNECTIONS) as pool:
             file.truncate(num_bytes)
             list(pool.map(fetch, ranges))
             os.fsync(file.fileno())
-        if sha256 is not None and (found := hash_file(path)) != sha256:
+        if sha256 is not None and (found := hash_file(part_of)) != sha256:
             raise UserError(
                 f"{url} is damaged: expected SHA-256 {sha256[:12]}, found {found[:12]}. Upload that object again."
             )
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        part_of.replace(path)
+    finally:
+        part_of.unlink(missing_ok=True)
+
+
+def unfinished(path: Path) -> Path:
+    """The file that a download into `path` fills."""
+    return path.with_name(f".{path.name}.partial")
 
 
 def put(path: Path, url: str) -> None:
@@ -126,11 +131,6 @@ def _opened(url: str) -> tuple[Any, str]:
 
     storage, path = url_to_fs(url, use_listings_cache=False)
     return storage, str(path)
-
-
-def _call(url: str, method: str, **options: Any) -> Any:
-    storage, path = _opened(url)
-    return getattr(storage, method)(path, **options)
 
 
 def _object(entry: dict[str, Any]) -> Object:
@@ -166,19 +166,19 @@ def _has_no_keys(error: Exception) -> bool:
 
 
 def _message(url: str, verb: str, error: Exception) -> str:
-    scheme, failed = url.partition("://")[0], f"could not {verb} {url}: {_reason(error)}."
+    scheme = url.partition("://")[0]
     if isinstance(error, ImportError):
         package = "s3fs (the extra `remote`)" if scheme == "s3" else f"the fsspec package for {scheme}://"
         return f"{url} needs a package that is not installed ({error}). Install {package}, or give a folder."
     if isinstance(error, ValueError) and "Protocol not known" in str(error):
         return f"{url}: fsspec knows no scheme {scheme}://. Give s3://BUCKET/KEY, or a folder."
     if isinstance(error, FileNotFoundError):
-        return f"{failed} Check the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's."
-    if isinstance(error, PermissionError) or _has_no_keys(error):
-        return (
-            f"{failed} Check the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and what they allow."
-        )
-    return f"{failed} Check the network and AWS_ENDPOINT_URL, and start again; what is finished is kept."
+        remedy = "the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's"
+    elif isinstance(error, PermissionError) or _has_no_keys(error):
+        remedy = "the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and what they allow"
+    else:
+        remedy = "the network and AWS_ENDPOINT_URL, and start again; what is finished is kept"
+    return f"could not {verb} {url}: {_reason(error)}. Check {remedy}."
 
 
 def _reason(error: Exception) -> str:

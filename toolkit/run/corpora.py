@@ -61,9 +61,8 @@ class RunCorpora:
         if cache is None or size <= cache.most_bytes:
             return []
         return [
-            f"{size / 1e9:.3g} GB of shards in object storage, and {cache.most_bytes / 1e9:.3g} GB for them in "
-            f"{cache.folder}: they are fetched again when they are read again. Rows that are shuffled over the whole "
-            'corpus would do so at each step: set data.shuffle = "blocks", or run.cache_gb higher'
+            f"{size / 1e9:.3g} GB of shards do not fit the {cache.most_bytes / 1e9:.3g} GB of {cache.folder}: they are "
+            'fetched again when they are read again, rarely with data.shuffle = "blocks"; or set run.cache_gb higher'
         ]
 
     def other_rules(self) -> list[str]:

@@ -14,7 +14,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import quoted
 from toolkit.preprocess.readers.ranges import RangedFile, ranged
 from toolkit.preprocess.sources.source import Compression, Format, Source
-from toolkit.remote import Object, is_url, list_objects, read_range
+from toolkit.remote import Object, is_url, list_objects, read
 
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd", Compression.BZIP2: "bz2", Compression.XZ: "xz"}
 _Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
@@ -73,7 +73,7 @@ def remote_file(source: Source) -> RangedFile:
     """The file of a source in object storage, unless it has changed since it was found."""
     if list_objects(source.name).get("") != Object(source.num_bytes, source.version):
         raise _changed(source)
-    return RangedFile(source.num_bytes, partial(read_range, source.name))
+    return RangedFile(source.num_bytes, lambda *part: read(source.name, part))
 
 
 def _changed(source: Source) -> UserError:
