@@ -833,9 +833,9 @@ FAULTS = (
     ),
     Fault(
         name="preprocess: two processes write one corpus",
-        path="toolkit/preprocess/writer/folder.py",
-        old="        lock = try_lock(path, timeout=timeout)\n",
-        new="        lock = try_lock(path, timeout=timeout)\n        lock and lock.release()\n",
+        path="toolkit/core/locks.py",
+        old="        lock = try_lock(folder / name, timeout=timeout)\n",
+        new="        lock = try_lock(folder / name, timeout=timeout)\n        lock and lock.release()\n",
         tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(

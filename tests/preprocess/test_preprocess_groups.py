@@ -4,6 +4,7 @@ import gzip
 import os
 import random
 import shlex
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,6 +127,25 @@ def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_
     broken.write_bytes(gzip.compress(sources[0].read_bytes()))
     assert prepare(*sources).num_kept_shards == 2
     prepare(*sources, output=tmp_path / "whole")
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
+
+
+def test_a_source_may_be_mended_although_a_second_try_was_interrupted(prepare, write_jsonl, tmp_path, monkeypatch):
+    texts = list(sample_documents(16, seed=3))
+    source = write_jsonl("a.jsonl", texts)
+    for place, error in (
+        ("writer.shard_sequence.ShardSequence.end_group", UserError),
+        ("tasks.write_group", KeyboardInterrupt),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"toolkit.preprocess.{place}", Mock(side_effect=error))
+            with pytest.raises(error):
+                prepare(source, **GIVEN)
+    assert read_ledger(group_folder(tmp_path / "corpus", 0)).shards
+
+    write_jsonl("a.jsonl", [*texts, "mended"])
+    prepare(source, **GIVEN)
+    prepare(source, output=tmp_path / "whole", **GIVEN)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
 
 

@@ -59,7 +59,8 @@ def locked_folder(
     try:
         lock = try_lock(folder / name, timeout=timeout)
     except OSError as error:
-        raise SettingsError(unwritable(error.strerror or str(error))) from None
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise SettingsError(unwritable(reason)) from None
     if lock is None:
         raise SettingsError(f"{in_use}{holder_of(folder / name)}")
     try:

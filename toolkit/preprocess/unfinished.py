@@ -22,7 +22,7 @@ from toolkit.data import DROPPED_FILE
 from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
-from toolkit.preprocess.writer.folder import PATIENCE_SECONDS, locked_output, remove_rest
+from toolkit.preprocess.writer.folder import locked_output, remove_rest
 from toolkit.preprocess.writer.groups import (
     GROUPS_FOLDER,
     SourceGroup,
@@ -34,6 +34,9 @@ from toolkit.preprocess.writer.groups import (
     resume_group,
 )
 from toolkit.preprocess.writer.ledger import Ledger, Tally, begin_ledger, read_ledger
+
+_SECONDS_FOR_ANOTHER = 86_400.0
+"""Time that another process may take to begin or to finish a large corpus, or to decide on its near-duplicates."""
 
 
 class UnfinishedCorpus:
@@ -58,7 +61,7 @@ class UnfinishedCorpus:
 
     def locked(self) -> AbstractContextManager[None]:
         """The lock of the folder, which nobody holds for long."""
-        return locked_output(self.output, timeout=PATIENCE_SECONDS)
+        return locked_output(self.output, timeout=_SECONDS_FOR_ANOTHER)
 
     @property
     def num_bytes(self) -> int:
@@ -204,7 +207,8 @@ class UnfinishedCorpus:
         if not any(map(is_held, (self.output / GROUPS_FOLDER).glob("*.lock"))):
             for file in (self.output / GROUPS_FOLDER).glob("*.error"):
                 console().print(f"Trying again: {file.read_text(encoding='utf-8')}")
-                file.unlink()
+                # Its name stays known, since its source may be mended although this command ends before it tries.
+                file.rename(file.with_suffix(".old-error"))
 
     def merge(self) -> Ledger | None:
         """Make the shards of all groups the corpus's own; the folder is locked. None where that is finished already."""

@@ -25,10 +25,7 @@ class HubFile(RangedFile):
     def __init__(self, source: Source, *, waits: Iterable[float] = _WAITS_SECONDS) -> None:
         super().__init__(source.num_bytes, self.fetch)
         self.source, self._waits = source, tuple(waits)
-        parts = source.name.removeprefix("hub://").split("/")
-        self._repository, self._path = "/".join(parts[:2]), "/".join(parts[2:])
-        self._lock = threading.Lock()
-        self._location: str | None = None
+        self._lock, self._location = threading.Lock(), ""
 
     def fetch(self, start: int, stop: int) -> bytes:
         """Bytes start..stop - 1."""
@@ -43,21 +40,15 @@ class HubFile(RangedFile):
         return bytes(content)
 
     def _fetch_rest(self, content: bytearray, start: int, stop: int) -> None:
-        wanted = f"{start + len(content)}-{stop - 1}"
+        wanted, problem = f"{start + len(content)}-{stop - 1}", ""
         location = self._locate()
-        if not self._stream_into(content, location, wanted):
-            with self._lock:
-                self._location = None if self._location == location else self._location
-            if not self._stream_into(content, self._locate(), wanted):
-                raise UserError(
-                    f"could not download the source {self.source.name}: {urlsplit(location).netloc} refuses access. "
-                    f"Try again later; {_KEPT}."
-                )
-        if start + len(content) != stop:
-            raise UserError(
-                f"could not download the source {self.source.name}: its bytes {wanted} arrived incomplete. Try again "
-                f"later; {_KEPT}."
-            )
+        is_served = self._stream_into(content, location, wanted)
+        if not (is_served or self._stream_into(content, self._locate(instead_of=location), wanted)):
+            problem = f"{urlsplit(location).netloc} refuses access"
+        elif start + len(content) != stop:
+            problem = f"its bytes {wanted} arrived incomplete"
+        if problem:
+            raise UserError(f"could not download the source {self.source.name}: {problem}. Try again later; {_KEPT}.")
 
     def _stream_into(self, content: bytearray, location: str, wanted: str) -> bool:
         """Append these bytes; False if the URL has expired."""
@@ -86,12 +77,14 @@ class HubFile(RangedFile):
                 content += piece
         return True
 
-    def _locate(self) -> str:
+    def _locate(self, *, instead_of: str = "") -> str:
+        """The URL that serves the file: the known one, unless that is the one that has expired."""
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
         with self._lock:
-            if self._location is None:
-                revision, hub = self.source.revision, endpoint()
-                url = hf_hub_url(self._repository, self._path, repo_type="dataset", revision=revision, endpoint=hub)
+            if self._location == instead_of:
+                owner, name, path = self.source.name.removeprefix("hub://").split("/", maxsplit=2)
+                hub, options = endpoint(), {"repo_type": "dataset", "revision": self.source.revision}
+                url = hf_hub_url(f"{owner}/{name}", path, endpoint=hub, **options)
                 self._location = get_hf_file_metadata(url, endpoint=hub).location
             return self._location

@@ -23,13 +23,13 @@ class RangedFile:
     """
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
-        self.num_bytes, self.fetch_now = num_bytes, fetch
+        self.num_bytes, self.fetch = num_bytes, fetch
         self.abandoned = threading.Event()
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="ranges")
 
-    def open(self, *ranges: tuple[int, int]) -> "RangeReader":
+    def open(self, *ranges: tuple[int, int]) -> io.RawIOBase:
         """Open the file for one thread that reads these ranges (first byte, last byte + 1) in this order."""
-        return RangeReader(self, ranges)
+        return _RangeReader(self, ranges)
 
     def close(self) -> None:
         """Request no more ranges; those requested still arrive."""
@@ -41,8 +41,8 @@ class RangedFile:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
-        """Bytes start..stop - 1, fetched by one of the file's threads."""
-        return self._pool.submit(self.fetch_now, start, stop)
+        """The same, fetched by one of the file's own threads."""
+        return self._pool.submit(self.fetch, start, stop)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def ranged(file: RangedFile) -> Iterator[RangedFile]:
         file.close()
 
 
-class RangeReader(io.RawIOBase):
+class _RangeReader(io.RawIOBase):
     """A seekable file for one thread; the announced ranges are fetched ahead, a few blocks at a time."""
 
     def __init__(self, file: RangedFile, ranges: Iterable[tuple[int, int]]) -> None:
@@ -74,25 +74,23 @@ class RangeReader(io.RawIOBase):
         self._request()
 
     def readable(self) -> bool:
-        """Always."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
         return True
 
     def tell(self) -> int:
-        """The next byte to read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a byte."""
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
+        self._position = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.num_bytes}[whence]
+        )
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read the next `size` bytes, fewer only at the end of the file."""
-        stop = self._num_bytes if size is None or size < 0 else min(self._position + size, self._num_bytes)
+        # Fewer bytes only at the end of the file.
+        stop = self._file.num_bytes if size is None or size < 0 else min(self._position + size, self._file.num_bytes)
         pieces = []
         while self._position < stop:
             pieces.append(self._piece(self._position, stop))
@@ -100,14 +98,9 @@ class RangeReader(io.RawIOBase):
         return b"".join(pieces)
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, as `io.BufferedReader` does."""
         content = self.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
-
-    @property
-    def _num_bytes(self) -> int:
-        return self._file.num_bytes
 
     def _piece(self, start: int, stop: int) -> bytes:
         """Bytes from `start` on: of the block that holds it, else those before the next block."""
@@ -116,10 +109,10 @@ class RangeReader(io.RawIOBase):
             self._blocks_ahead = min(self._blocks_ahead + 1, _MOST_BLOCKS_AHEAD)
             self._request()
         if not self._pending or stop <= self._pending[0][0]:
-            return self._file.fetch_now(start, stop)
+            return self._file.fetch(start, stop)
         first, last, content = self._pending[0]
         if start < first:
-            return self._file.fetch_now(start, first)
+            return self._file.fetch(start, first)
         return content.result()[start - first : min(stop, last) - first]
 
     def _request(self) -> None:

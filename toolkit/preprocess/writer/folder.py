@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import toolkit
 from tokenization import Tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
-from toolkit.core.locks import holder_of, is_held, try_lock
+from toolkit.core.locks import holder_of, is_held, locked_folder
 from toolkit.core.text import counted, first_few
 from toolkit.data import (
     CORPUS_MANIFEST,
@@ -39,8 +40,6 @@ from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, 
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".corpus.lock"
-PATIENCE_SECONDS = 86_400.0
-"""Time that another process may take to begin or to finish a large corpus, or to decide on its near-duplicates."""
 
 
 @contextmanager
@@ -49,30 +48,27 @@ def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
 
     `timeout`: seconds to wait for another one.
     """
-    path = folder / LOCK_NAME
+    unwritable = "the output folder {} cannot be written or locked: {}. Name another folder."
+    # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
+    locked = locked_folder(
+        folder, LOCK_NAME, timeout=timeout, in_use=_in_use(folder), unwritable=partial(unwritable.format, folder)
+    )
     try:
-        # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
-        lock = try_lock(path, timeout=timeout)
-    except FileExistsError as error:
-        raise UserError(f"the output {folder} is a file. Name a folder.") from error
-    except OSError as error:
-        raise UserError(
-            f"the output folder {folder} cannot be written or locked: {error.strerror}. Name another folder."
-        ) from error
-    if lock is None:
-        raise UserError(
-            f"Another process is writing a corpus into {folder}. Wait for it, or name another folder.{holder_of(path)}"
-        )
-    try:
-        yield
+        with locked:
+            try:
+                yield
+            finally:
+                # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its
+                # name. On NFS it may not see that, or fail, so the file stays while many processes take the lock.
+                if not (folder / LEDGER_NAME).exists():
+                    (folder / LOCK_NAME).unlink(missing_ok=True)
     finally:
-        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name. On
-        # NFS it may not see that, or fail, so the file stays as long as many processes take the lock in turn.
-        if not (folder / LEDGER_NAME).exists():
-            path.unlink(missing_ok=True)
-        lock.release()
         with suppress(OSError):  # not empty: the usual case
             folder.rmdir()
+
+
+def _in_use(folder: Path) -> str:
+    return f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
 
 
 def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettings) -> Ledger | None:
@@ -136,11 +132,8 @@ def _not_resumable(
     if missing := sorted(one.name for one, to in files if not (one.is_file() or to.is_file())):
         return f"an unfinished corpus of which {missing[0]} is missing: "
     # A source that failed may be mended; what was made of the others stays.
-    lost = [
-        number
-        for number in _with_other_sources(groups, ledger.key, key)
-        if _num_shards(groups[number]) and not group_folder(folder, number).with_suffix(".error").exists()
-    ]
+    failed = {int(file.stem) for file in (folder / GROUPS_FOLDER).glob("*error")}
+    lost = [n for n in _with_other_sources(groups, ledger.key, key) if _num_shards(groups[n]) and n not in failed]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
     num_shards = _num_shards(ledger, *groups.values())
     if settings.engine == "reference" and not ledger.why_reference:
@@ -171,10 +164,7 @@ def unexpected_names(folder: Path) -> str:
 def _check_nobody_writes(folder: Path) -> None:
     for lock in (folder / GROUPS_FOLDER).glob("*.lock"):
         if is_held(lock):
-            raise UserError(
-                f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
-                f"{holder_of(lock)}"
-            )
+            raise UserError(f"{_in_use(folder)}{holder_of(lock)}")
 
 
 def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:

@@ -4,7 +4,7 @@ corpus/unfinished.jsonl          what is made, and how; with a step, once the sh
 corpus/groups/00003/             unfinished.jsonl, shard-00000.bin .idx, holdout/
 corpus/groups/00003.lock         held by the process that writes the group
 corpus/groups/00003.screened/    what is left out of it (screening/documents.py)
-corpus/groups/00003.error        why it could not be written
+corpus/groups/00003.error        why it could not be written; .old-error once another command tries it again
 """
 
 import os
