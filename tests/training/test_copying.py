@@ -125,6 +125,27 @@ def test_a_run_whose_folder_is_empty_resumes_from_its_copy(tmp_path: Path, capfd
     shutil.rmtree(copies / "step-00000004")
     case()
     assert [step for step, _ in step_folders(copies)] == [4, 3, 2, 1]
+    # Older checkpoints here come first, and that is told.
+    shutil.rmtree(tmp_path / "run/checkpoints/step-00000004")
+    run = resolve_run(declare_run(str(run_file), case.overrides), ds_config="zero0", num_ranks=1)
+    assert run.start.own is not None
+    assert run.start.own.step == 3
+    assert f"step 3 of the run folder comes before {copies}/step-00000004" in run.division.choices[0]
+
+
+def test_a_damaged_copy_is_named_with_what_to_do(tmp_path: Path) -> None:
+    copied = Copied(tmp_path)
+    copied.save(3)
+    copied.hook.on_end(RunState(3))
+    found = RemoteCheckpoint.newest(copied.url)
+    assert found is not None
+    damaged = Path(found.url, min(found.manifest.files))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    with pytest.raises(
+        CheckpointError, match=rf"is damaged: [^$]*\nWithout {found.url}, the newest of those beside it"
+    ):
+        found.download(tmp_path / "here")
+    assert not (tmp_path / "here").exists()
 
 
 def compare_from(whole: Path, again: Path) -> list[str]:

@@ -131,11 +131,13 @@ class Ranks:
         return received
 
     def from_first_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the first copy's rank with the same part of the model gives, on the device of this one. Collective."""
+        """What the first copy's rank with the same part of the model gives, on the CPU. Collective."""
+        if self.data_parallel_size == 1:
+            return tensor
         sent = tensor.to(self.device)
-        if self.data_parallel_size > 1:
-            dist.broadcast(sent, group_src=0, group=self.groups.data)
-        return sent
+        dist.broadcast(sent, group_src=0, group=self.groups.data)
+        # A device that the model fills has room for one whole tensor, not for a parameter and its moments.
+        return sent.cpu()
 
     def limit_waits(self) -> None:
         """Let host exchanges fail after torch's half hour: where ranks do not watch one another, one may be gone."""

@@ -142,8 +142,8 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
                 tensors = [state.weight, state.exp_avg, state.exp_avg_sq]
             except Exception as error:
                 failures.append(error)
-        tensors = tensors or [torch.zeros(shape) for _ in range(3)]
-        return ParameterState(name, *(ranks.from_first_copy(tensor) for tensor in tensors))
+        sent = tensors or (torch.empty(shape) for _ in range(3))
+        return ParameterState(name, *(ranks.from_first_copy(tensor) for tensor in sent))
 
     restore(engine, read, optimizer_step=0 if moments == "reset" else checkpoint.manifest.optimizer_step)
     with ranks.together():

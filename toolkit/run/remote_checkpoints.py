@@ -12,7 +12,7 @@ from typing import Self
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_of
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, parse_manifest, read_manifest
 from toolkit.checkpoint.retention import is_complete
-from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.remote import download, list_objects, plain_name, put, read
@@ -57,6 +57,8 @@ class RemoteCheckpoint:
                 f"could not download {self.url} to {folder}: {error.strerror or error}. Free space there, or make it "
                 "writable."
             ) from error
+        except UserError as error:
+            raise CheckpointError(f"{error}\nWithout {self.url}, the newest of those beside it is taken.") from error
 
     def cached(self) -> Path:
         """Its folder below `$XDG_CACHE_HOME`, downloaded by the first process of this machine that asks."""

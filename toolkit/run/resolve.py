@@ -92,7 +92,8 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
         check_data(run.settings, corpora)
     run = corpora.with_vocabulary(run)
     division = divide_run(run, ds_config=ds_config, num_ranks=num_ranks)
-    precision, choices, stage = run.settings.precision, list(division.choices), zero_stage(division.ds_config)
+    precision, stage = run.settings.precision, zero_stage(division.ds_config)
+    choices = [*start.later_copy(), *division.choices]
     if precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks

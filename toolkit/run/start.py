@@ -48,6 +48,8 @@ class Start:
     """That of `init.from` or `fork.from`, for a run without one of its own. With neither, weights are random."""
     remote: RemoteCheckpoint | None = None
     """Where that is in object storage; `own` is in `checkpoint.copy_to` then, and not in the run folder."""
+    copied: RemoteCheckpoint | None = None
+    """The newest copy in `checkpoint.copy_to` of a run whose folder has `own`."""
 
     def _gone_on_from(self, settings: RunSettings) -> CheckpointManifest | None:
         """The checkpoint of the same run, or of one that a fork takes its first steps over from."""
@@ -127,6 +129,15 @@ class Start:
                     + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
                 )
 
+    def later_copy(self) -> list[str]:
+        """A line where `checkpoint.copy_to` has a later step than the run folder, which comes first all the same."""
+        if self.own is None or self.copied is None or self.copied.manifest.step <= self.own.step:
+            return []
+        return [
+            f"step {self.own.step:,} of the run folder comes before {self.copied.url}, although that is later: move "
+            "the checkpoints of the run folder elsewhere to resume from the copy"
+        ]
+
     def describe(self, settings: RunSettings) -> str:
         """Start of the run in one line."""
         if self.own is not None:
@@ -156,7 +167,7 @@ def find_start(run: DeclaredRun) -> Start:
     if own is None and copied is not None:
         return Start(copied.manifest, remote=copied)
     if own is not None or first is None:
-        return Start(own)
+        return Start(own, copied=copied)
     if run.settings.fork is not None:
         try:
             return Start(initial=read_manifest(Path(first.source)))
@@ -164,17 +175,16 @@ def find_start(run: DeclaredRun) -> Start:
             raise CheckpointError(
                 f"fork.from={first.source}, which a fork needs until it has a checkpoint of its own: {error}"
             ) from None
-    remote = RemoteCheckpoint.newest(first.source) if is_url(first.source) else None
-    return Start(initial=remote.manifest if remote else initial_manifest(first.source), remote=remote)
+    return _initial(first.source)
 
 
-def initial_manifest(source: str) -> CheckpointManifest:
-    """Manifest of the checkpoint that `init.from` names."""
+def _initial(source: str) -> Start:
+    """Start with the checkpoint that `init.from` names."""
     if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
-        return remote.manifest
+        return Start(initial=remote.manifest, remote=remote)
     path = Path(source)
     if (path / MANIFEST_NAME).is_file():
-        return read_manifest(path)
+        return Start(initial=read_manifest(path))
     newest = RunFolder(path).newest_manifest() or newest_manifest(path)
     if newest is None:
         what = "holds no checkpoint" if path.is_dir() or is_url(source) else "is not a directory"
@@ -184,7 +194,7 @@ def initial_manifest(source: str) -> CheckpointManifest:
             else ""
         )
         raise CheckpointError(f"init.from={source} {what}.{hint}{home_hint(source)}\n{_WHAT_TO_GIVE}")
-    return newest
+    return Start(initial=newest)
 
 
 def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
@@ -193,7 +203,7 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
     Defaults would not do even where every size is given: rotary angles are not part of the weights' shapes, so other
     ones would be another model without any sign of it.
     """
-    init, run = raw.get("init"), raw.get("run")
+    init, run, saved = raw.get("init"), raw.get("run"), raw.get("checkpoint")
     given = raw.get("model", {})
     if not isinstance(init, dict) or not isinstance(given, dict) or "from" not in init:
         return
@@ -201,16 +211,19 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
     if not isinstance(source, str) or not source:
         raise SettingsError(f"invalid value for init.from: got {source!r}. {_WHAT_TO_GIVE}")
     folder = run.get("dir") if isinstance(run, dict) else None
+    url = saved.get("copy_to") if isinstance(saved, dict) else None
     try:
         own = RunFolder(folder).newest_manifest() if isinstance(folder, str) else None
-        own = own or _copied_manifest(raw)
-        manifest = own or initial_manifest(source)
+        if own is None and isinstance(url, str) and url and (copied := RemoteCheckpoint.newest(url)) is not None:
+            own = copied.manifest
+        manifest = own or _initial(source).initial
     except CheckpointError:
         required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
         if required <= given.keys():
             # The settings can be looked at without the weights; the run itself asks for them again.
             return
         raise
+    assert manifest is not None
     # A run goes on with its own [model]; what its phases have otherwise they say themselves.
     model = (manifest.settings.get("model") or {}) if own else manifest.table("model")
     if not model:
@@ -219,10 +232,3 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
             "in [model]."
         )
     raw["model"] = {key: value for key, value in model.items() if value is not None} | given
-
-
-def _copied_manifest(raw: dict[str, Any]) -> CheckpointManifest | None:
-    saved = raw.get("checkpoint")
-    url = saved.get("copy_to") if isinstance(saved, dict) else None
-    found = RemoteCheckpoint.newest(url) if isinstance(url, str) and url else None
-    return None if found is None else found.manifest
