@@ -44,18 +44,18 @@ def write_groups(
     """Be a task. A group that fails is noted, and the others are written."""
     while True:
         with corpus.claim() as claimed:
+            if claimed is None and not corpus.is_screening():
+                return
             if claimed is None:
-                if not corpus.is_screening():
-                    return
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
             group, ledger = claimed
-            if ledger is not None and (choice is None or choice.why_reference != corpus.why_reference):
+            if ledger is None:
+                _screen(corpus, group, on_span)
+                continue
+            if choice is None or choice.why_reference != corpus.why_reference:
                 choice = open_backend(tokenizer, why_reference=corpus.why_reference)
             try:
-                if ledger is None or choice is None:
-                    _screen(corpus, group, on_span)
-                    continue
                 write_group(
                     group,
                     group_folder(corpus.output, group.number),
@@ -79,8 +79,11 @@ def _screen(corpus: UnfinishedCorpus, group: SourceGroup, on_span: OnSpan) -> No
         on_span(ends[number] + num_bytes, "looking for documents to leave out")
 
     assert corpus.screening is not None
-    spans = spans_of(group.files, corpus.settings)
-    corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source)
+    try:
+        spans = spans_of(group.files, corpus.settings)
+        corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source)
+    except UserError as error:
+        corpus.fail(group, str(error))
 
 
 def open_task() -> Runner:

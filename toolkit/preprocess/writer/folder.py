@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,15 +53,17 @@ def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
     locked = locked_folder(
         folder, LOCK_NAME, timeout=timeout, in_use=_in_use(folder), unwritable=partial(unwritable.format, folder)
     )
+
+    def forget_lock() -> None:
+        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name. On
+        # NFS it may not see that, or fail, so the file stays as long as many processes take the lock in turn.
+        if not (folder / LEDGER_NAME).exists():
+            (folder / LOCK_NAME).unlink(missing_ok=True)
+
     try:
-        with locked:
-            try:
-                yield
-            finally:
-                # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its
-                # name. On NFS it may not see that, or fail, so the file stays while many processes take the lock.
-                if not (folder / LEDGER_NAME).exists():
-                    (folder / LOCK_NAME).unlink(missing_ok=True)
+        with locked, ExitStack() as stack:
+            stack.callback(forget_lock)
+            yield
     finally:
         with suppress(OSError):  # not empty: the usual case
             folder.rmdir()
