@@ -86,12 +86,12 @@ def stream_safetensors(
 
 
 def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
-    """Copy a folder of files durably; entries by path relative to `target`."""
+    """Copy a folder of files durably; entries by path relative to the folder of `target`."""
     shutil.copytree(source, target)
     for path in (*target.rglob("*"), target):
         sync(path)
     return {
-        name: FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
+        f"{target.name}/{name}": FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
         for name, sha256 in hash_folder(target).items()
     }
 

@@ -140,11 +140,7 @@ def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path
                     f"{folder / name} has {size:,} bytes, expected {entry.bytes:,}. Check the disk; "
                     "checkpoints already there are unchanged."
                 )
-        copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
-        tokenizer_files = {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
-        whole = manifest.model_copy(update={"files": {**manifest.files, **tokenizer_files}})
-        write_file(folder / MANIFEST_NAME, [manifest_bytes(whole)])
-        sync(folder)
+        _complete(folder, manifest, tokenizer_folder)
         if final.exists() and _is_intact(final):
             shutil.rmtree(folder)
         else:
@@ -186,9 +182,14 @@ def write_weights_only(
             folder / weights, {name: shapes[name] for name in names}, read, dtype=torch.float32
         )
         tensors |= {name: TensorEntry(shape=shapes[name], file=file) for name in names}
+    weights_only = manifest.model_copy(update={"tensors": tensors, "files": files, "has_moments": False})
+    return _complete(folder, weights_only, tokenizer_folder)
+
+
+def _complete(folder: Path, manifest: CheckpointManifest, tokenizer_folder: Path) -> CheckpointManifest:
+    """Add the tokenizer, and last the manifest, which names its files too."""
     copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
-    files |= {f"{TOKENIZER_FOLDER}/{name}": entry for name, entry in copied.items()}
-    whole = manifest.model_copy(update={"tensors": tensors, "files": files, "has_moments": False})
+    whole = manifest.model_copy(update={"files": {**manifest.files, **copied}})
     write_file(folder / MANIFEST_NAME, [manifest_bytes(whole)])
     sync(folder)
     return whole

@@ -22,6 +22,11 @@ _MOST_DESCRIPTORS = 1 << 16
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def unfinished(path: Path) -> Path:
+    """What a file is called until it is whole, where one process at a time writes it."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BufferedRandom]:
     """A new file, for writing and reading, that takes the place of `path` when the block ends.

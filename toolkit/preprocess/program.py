@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import reduce
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, i
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.folder import complete_corpus, open_ledger, start_over
 from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, read_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
 
 
@@ -126,10 +127,6 @@ def _make(
     if ledger is None:
         console().print(f"Another command finishes the corpus in {output}.")
         return None
-    documents, tokens, text_bytes = (
-        getattr(ledger.tally, name) - sum(getattr(done.tally, name) for done in before)
-        for name in ("documents", "tokens", "text_bytes")
-    )
     return PreprocessResult(
         manifest=manifest,
         holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
@@ -140,9 +137,7 @@ def _make(
         left_out=left_out,
         start_seconds=begun - start,
         seconds=seconds,
-        documents=documents,
-        tokens=tokens,
-        text_bytes=text_bytes,
+        done=reduce(Counts.minus, (done.tally.both for done in before), ledger.tally.both),
         num_kept_shards=sum(len(done.shards) for done in before),
     )
 

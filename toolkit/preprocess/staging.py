@@ -32,9 +32,7 @@ def write_to(output: str, write: Callable[[Path], _Result | None], *, command: A
         raise UserError(f"{url} holds a finished corpus: name another place, or remove what is there yourself.")
     folder = cache_folder() / "staging" / digest_of([url, command])[:32]
     console().print(f"Writing to {folder} first.")
-    result = None
-    if not _is_finished(folder):
-        result = write(folder)
+    result = None if _is_finished(folder) else write(folder)
     # Of several commands one uploads: another would put corpus.json there while shards are on their way.
     with locked_file(cache_folder() / f".{folder.name}.lock"):
         if _is_finished(folder):

@@ -8,7 +8,7 @@ from toolkit.core.console import facts
 from toolkit.core.text import counted, printable
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.tokenizer_checks import mask_notes
-from toolkit.preprocess.writer.ledger import Tally
+from toolkit.preprocess.writer.ledger import Counts, Tally
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ class PreprocessResult:
         left_out: how many tokens no row has and why, where that is more than 1 %.
         start_seconds: how long this run took until the first text was encoded for the corpus.
         seconds: how long it took then to read, encode and write.
-        documents, tokens, text_bytes: what this run did in that time.
+        done: what this run did in that time.
         num_kept_shards: finished shards of an interrupted run that were kept.
     """
 
@@ -39,9 +39,7 @@ class PreprocessResult:
     left_out: str | None
     start_seconds: float
     seconds: float
-    documents: int
-    tokens: int
-    text_bytes: int
+    done: Counts
     num_kept_shards: int
 
 
@@ -76,7 +74,8 @@ def summary_table(result: PreprocessResult) -> "Table":
         first = tally.first_bad.get(reason)
         where = printable(f"; first {first.source} row {first.row:,}: {first.found}") if first else ""
         table.add_row("skipped", f"{count:,} {reason}{where}")
-    table.add_row("speed", _speed(result))
+    took = f"in {result.seconds:,.1f} s, after {result.start_seconds:,.1f} s of start"
+    table.add_row("speed", f"{result.done.rates(result.seconds)} {took}")
     return table
 
 
@@ -107,12 +106,3 @@ def _end(tokenizer: Tokenizer) -> str:
         again = "appended once more (--eod)" if tokenizer.appended_ids.size else "not appended again"
         return f"{token}, which the tokenizer itself puts behind every text; {again}"
     return token if tokenizer.rules.add_eod else "none (--no-eod)"
-
-
-def _speed(result: PreprocessResult) -> str:
-    seconds = max(result.seconds, 1e-9)
-    return (
-        f"{result.documents / seconds:,.0f} documents/s, {result.text_bytes / 1e6 / seconds:,.1f} MB/s, "
-        f"{result.tokens / seconds:,.0f} tokens/s in {result.seconds:,.1f} s, "
-        f"after {result.start_seconds:,.1f} s of start"
-    )

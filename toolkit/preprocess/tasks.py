@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -146,15 +147,10 @@ def _executor(corpus: UnfinishedCorpus, most: int) -> Iterator[Executor]:
         with closing(LocalExecutor(_TASK, environments=[{}] * most, logs=logs)) as processes:
             yield processes
         return
-    with closing(Cluster()) as cluster:
-        shared = "--output, sources, the tokenizer and the working directory"
-        resources = Resources(cpus=workers)
-        with closing(
-            RayExecutor(
-                cluster, _TASK, most=most, resources=resources, logs=logs, shared=shared, cpus_setting="--workers"
-            )
-        ) as actors:
-            yield actors
+    shared = "--output, sources, the tokenizer and the working directory"
+    given = partial(RayExecutor, most=most, resources=Resources(cpus=workers), logs=logs, cpus_setting="--workers")
+    with closing(Cluster()) as cluster, closing(given(cluster, _TASK, shared=shared)) as actors:
+        yield actors
 
 
 class _Shown:

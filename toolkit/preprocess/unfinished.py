@@ -174,7 +174,7 @@ class UnfinishedCorpus:
 
     def rest_of_limits(self) -> PreprocessSettings:
         """The settings, with the limits that are left for the first of the missing groups."""
-        done = {"limit_documents": self.tally.documents, "limit_tokens": self.tally.tokens}
+        done = {"limit_documents": self.tally.both.documents, "limit_tokens": self.tally.both.tokens}
         limits = {name: getattr(self.settings, name) for name in done}
         return self.settings.model_copy(update={name: limits[name] and limits[name] - done[name] for name in done})
 
@@ -224,12 +224,13 @@ class UnfinishedCorpus:
         return ledger
 
     def _merge(self, ledger: Ledger) -> Ledger:
-        if not self.tally.documents:
+        documents = self.tally.both.documents
+        if not documents:
             raise no_documents_error(self.files, self.tally.skipped)
         if not self.tally.kept.documents:
             raise UserError(
-                f"all {self.tally.documents:,} documents are held out by --holdout {self.settings.holdout}; none is "
-                "left for the corpus. Hold out less, or give more text."
+                f"all {documents:,} documents are held out by --holdout {self.settings.holdout}; none is left for the "
+                "corpus. Hold out less, or give more text."
             )
         groups = {number: self.written[number] for number in range(self._num_counted)}
         return merge_groups(self.output, ledger, groups, self.tally)

@@ -22,9 +22,9 @@ from threading import RLock
 from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError, UserError
-from toolkit.core.files import atomic_write, cache_folder
+from toolkit.core.files import atomic_write, cache_folder, unfinished
 from toolkit.core.locks import locked_file
-from toolkit.remote.objects import download, list_objects, plain_name, read, unfinished
+from toolkit.remote.objects import download, list_objects, plain_name, read
 
 _CORPUS_MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer/"

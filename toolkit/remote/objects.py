@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tokenization.hub import with_retries
 from toolkit.core.errors import UserError
-from toolkit.core.files import hash_file
+from toolkit.core.files import hash_file, unfinished
 
 WAITS_SECONDS: tuple[float, ...] = (0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60)
 """Between tries of one request: four minutes in all, and less than ranks wait for one another."""
@@ -73,7 +73,7 @@ def read(url: str, part: tuple[int, int] | None = None) -> bytes:
 def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None) -> None:
     """Fetch an object into a file, several ranges at a time, and force it to the disk; an error leaves none.
 
-    Until it is whole it is beside `path`, as `unfinished` names it.
+    Until it is whole it is called `unfinished(path)`.
 
     Raises:
         UserError: it cannot be read, or has another SHA-256, where one is given; the message names it.
@@ -97,11 +97,6 @@ def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None)
         part_of.replace(path)
     finally:
         part_of.unlink(missing_ok=True)
-
-
-def unfinished(path: Path) -> Path:
-    """The file that a download into `path` fills."""
-    return path.with_name(f".{path.name}.partial")
 
 
 def put(path: Path, url: str) -> None:

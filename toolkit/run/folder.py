@@ -83,11 +83,9 @@ class RunFolder:
                     leftover.unlink(missing_ok=True)
             yield
 
-    @contextmanager
-    def reserved(self) -> Iterator[None]:
+    def reserved(self) -> AbstractContextManager[None]:
         """The folder, for who starts ranks, which lock it only seconds later; under other launchers, for rank 0."""
-        with _locked(self.path, _STARTER_LOCK, timeout=_SECONDS_FOR_A_DYING_STARTER):
-            yield
+        return _locked(self.path, _STARTER_LOCK, timeout=_SECONDS_FOR_A_DYING_STARTER)
 
     @property
     def is_in_use(self) -> bool:

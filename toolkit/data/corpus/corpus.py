@@ -14,7 +14,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary, WordBoundaries
-from toolkit.data.corpus.files import kept_open, open_folder
+from toolkit.data.corpus.files import kept_open, open_folder, unreadable
 from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
 from toolkit.data.corpus.shard_index import ShardIndex
 from toolkit.data.corpus.shards import Shard, file_names
@@ -211,7 +211,4 @@ def _size(folder: Path, descriptor: int, name: str) -> int:
     try:
         return os.stat(name, dir_fd=descriptor).st_size
     except OSError as error:
-        raise CorpusError(
-            f"{folder / name}, which corpus.json names, cannot be read: {error.strerror}. "
-            "The corpus is incomplete: copy it again, or rebuild it."
-        ) from error
+        raise unreadable(folder / name, error) from error

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.core.errors import CorpusError
-from toolkit.core.files import sync
+from toolkit.core.files import sync, unfinished
 from toolkit.data.corpus.files import file_size, map_file
 from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex
 
@@ -62,7 +62,7 @@ class ShardWriter:
         self._documents = self._tokens = 0
         self._hash = hashlib.sha256()
         try:
-            self._file = _partial(self._bin).open("wb")
+            self._file = unfinished(self._bin).open("wb")
         except OSError as error:
             raise _unwritable(self._bin, error) from error
 
@@ -95,13 +95,13 @@ class ShardWriter:
         idx_hash = hashlib.sha256()
         try:
             _sync_and_close(self._file)
-            with _partial(self._idx).open("wb") as file:
+            with unfinished(self._idx).open("wb") as file:
                 for part in parts:
                     idx_hash.update(part)
                     file.write(part)
                 _sync_and_close(file)
-            _partial(self._bin).replace(self._bin)
-            _partial(self._idx).replace(self._idx)
+            unfinished(self._bin).replace(self._bin)
+            unfinished(self._idx).replace(self._idx)
             # Before a ledger names the shard: a rename is on the disk only with its folder.
             sync(self._idx.parent)
         except OSError as error:
@@ -114,7 +114,7 @@ class ShardWriter:
         with suppress(OSError):  # closing flushes, and a full disk refuses that too
             self._file.close()
         for path in (self._bin, self._idx):
-            _partial(path).unlink(missing_ok=True)
+            unfinished(path).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -175,10 +175,6 @@ class Shard:
                 f"points at {expected:,}. Copy both again."
             )
         return self._index
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
 
 
 def _sync_and_close(file: BinaryIO) -> None:

@@ -36,7 +36,7 @@ class BadRow(Settings):
 
 @dataclass
 class Counts:
-    """Sums over the documents of one corpus: bytes of text as UTF-8, hits of strings of special tokens in it."""
+    """Sums over documents: bytes of text as UTF-8, hits of strings of special tokens in it."""
 
     documents: int = 0
     tokens: int = 0
@@ -46,6 +46,17 @@ class Counts:
     def plus(self, later: "Counts") -> "Counts":
         """Sums over the documents of both."""
         return Counts(*map(operator.add, astuple(self), astuple(later)))
+
+    def minus(self, earlier: "Counts") -> "Counts":
+        """Sums over the documents that came later."""
+        return Counts(*map(operator.sub, astuple(self), astuple(earlier)))
+
+    def rates(self, seconds: float) -> str:
+        """What they are in each second."""
+        documents, megabytes, tokens = (
+            number / max(seconds, 1e-9) for number in (self.documents, self.text_bytes / 1e6, self.tokens)
+        )
+        return f"{documents:,.0f} documents/s, {megabytes:,.1f} MB/s of text, {tokens:,.0f} tokens/s"
 
 
 @dataclass
@@ -79,19 +90,9 @@ class Tally:
     many_lines: ManyLines = field(default_factory=ManyLines)
 
     @property
-    def documents(self) -> int:
-        """Documents of both corpora."""
-        return self.kept.documents + self.held_out.documents
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of both corpora."""
-        return self.kept.tokens + self.held_out.tokens
-
-    @property
-    def text_bytes(self) -> int:
-        """Bytes of text of both corpora, as UTF-8."""
-        return self.kept.text_bytes + self.held_out.text_bytes
+    def both(self) -> Counts:
+        """Those that became documents."""
+        return self.kept.plus(self.held_out)
 
     @property
     def num_bad(self) -> int:

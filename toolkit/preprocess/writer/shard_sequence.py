@@ -50,7 +50,7 @@ class ShardSequence:
     def is_full(self) -> bool:
         """True once a limit is reached."""
         limits = (self._settings.limit_documents, self._settings.limit_tokens)
-        counts = (self.tally.documents, self.tally.tokens)
+        counts = (self.tally.both.documents, self.tally.both.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
 
     def begin_source(self, number: int, names: "SourceNames") -> None:
@@ -109,10 +109,10 @@ class ShardSequence:
         num_taken = ends_N.size
         limit_documents, limit_tokens = self._settings.limit_documents, self._settings.limit_tokens
         if limit_documents is not None:
-            num_taken = min(num_taken, start + limit_documents - self.tally.documents)
+            num_taken = min(num_taken, start + limit_documents - self.tally.both.documents)
         if limit_tokens is not None:
             done = int(ends_N[start - 1]) if start else 0
-            num_taken = min(num_taken, int(np.searchsorted(ends_N, done + limit_tokens - self.tally.tokens)) + 1)
+            num_taken = min(num_taken, int(np.searchsorted(ends_N, done + limit_tokens - self.tally.both.tokens)) + 1)
         return num_taken
 
     def _take(self, encoded: EncodedSpan, start: int, stop: int, *, first_row: int) -> None:

@@ -17,7 +17,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.tokenizer_checks import BackendChoice
 from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup
-from toolkit.preprocess.writer.ledger import Ledger, Place, Tally, record_step
+from toolkit.preprocess.writer.ledger import Ledger, Place, record_step
 from toolkit.preprocess.writer.shard_sequence import ShardSequence, SourceNames
 
 OnSpan = Callable[[int, str], None]
@@ -49,7 +49,7 @@ def write_group(
         settings=settings,
         on_step=partial(record_step, folder),
     )
-    place, note = ledger.place, _rates(sequence.tally)
+    place, before, begun = ledger.place, sequence.tally.both, time.monotonic()
     num_workers = settings.workers or len(os.sched_getaffinity(0))
     ends = list(accumulate((file.num_bytes for file in group.files[place.source :]), initial=0))
     spans = spans_of(group.files, settings, place)
@@ -62,7 +62,8 @@ def write_group(
         for (number, _), encoded in () if sequence.is_full else results:
             sequence.begin_source(number, SourceNames(group.files[number].name, group.recorded[number]))
             sequence.add(encoded)
-            on_span(ends[number - place.source] + encoded.end_bytes, note())
+            rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
+            on_span(ends[number - place.source] + encoded.end_bytes, rates)
             if sequence.is_full:
                 break
         sequence.end_group()
@@ -76,18 +77,3 @@ def spans_of(
         start = place.span_start if number == place.source else 0
         spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents, start=start)
         yield from ((number, span) for span in spans)
-
-
-def _rates(tally: Tally) -> Callable[[], str]:
-    """Rates at which the tally grows from now on, whenever it is asked."""
-    start, documents, tokens, text_bytes = time.monotonic(), tally.documents, tally.tokens, tally.text_bytes
-
-    def note() -> str:
-        seconds = max(time.monotonic() - start, 1e-9)
-        return (
-            f"{(tally.documents - documents) / seconds:,.0f} documents/s, "
-            f"{(tally.text_bytes - text_bytes) / 1e6 / seconds:,.1f} MB/s of text, "
-            f"{(tally.tokens - tokens) / seconds:,.0f} tokens/s"
-        )
-
-    return note
