@@ -26,7 +26,10 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason=
 def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
-        with closing(Cluster()) as cluster:
+        cluster = Cluster()
+        # An executor leaves its cluster, and the next one has it too.
+        with closing(cluster), pytest.MonkeyPatch.context() as stays:
+            stays.setattr(cluster, "close", lambda: None)
             yield cluster
 
 

@@ -35,7 +35,7 @@ class _Place:
 
 
 class RayExecutor:
-    """Actors that are started as machines of the cluster, which stays open, have room for them; `most` at once.
+    """Actors that are started as machines of the cluster, which is left with them, have room; `most` at once.
 
     `runner` is as `LocalExecutor` takes it; a worker has 0 or 1 GPU. Messages name what is `shared`, besides logs, by
     all machines, and the setting that gives a worker its CPUs.
@@ -84,10 +84,11 @@ class RayExecutor:
         return [event for event in events if event is not None]
 
     def close(self) -> None:
-        """End all workers, in the middle of an item too."""
+        """End all workers, in the middle of an item too, and leave the cluster."""
         for worker in list(self._places):
             self._remove(worker)
         self._mark.unlink(missing_ok=True)
+        self._cluster.close()
 
     def _recruit(self) -> None:
         """Ask for workers where machines have room; raise SettingsError where there is none for any."""

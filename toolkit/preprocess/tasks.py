@@ -7,9 +7,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from itertools import accumulate
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from toolkit.execution.ray_actors import RayExecutor
 from toolkit.execution.ray_cluster import Cluster
 from toolkit.execution.scheduling import run_work
 from toolkit.execution.slurm import SlurmJobs
-from toolkit.execution.work import Event, Executor, Lost, Resources, Work, WorkShare
+from toolkit.execution.work import Event, Lost, Resources, Work, WorkShare
 from toolkit.execution.worker import Runner
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
@@ -127,7 +126,7 @@ def _run_tasks(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendCh
         write_groups(corpus, tokenizer, choice, on_span=shown.on_span)
         return
     most = min(settings.tasks or num_missing, num_missing)
-    with _executor(corpus, most) as executor:
+    with closing(_executor(corpus, most)) as executor:
         works = [Work(f"task {number}", corpus) for number in range(1, most + 1)]
         failed = run_work(works, executor, share=WorkShare(), observer=shown)
     # The others have done the work of a task that failed, unless all have.
@@ -137,20 +136,22 @@ def _run_tasks(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendCh
         )
 
 
-@contextmanager
-def _executor(corpus: UnfinishedCorpus, most: int) -> Iterator[Executor]:
+def _executor(corpus: UnfinishedCorpus, most: int) -> LocalExecutor | RayExecutor:
     settings, logs, cores = corpus.settings, logs_folder(corpus.output), len(os.sched_getaffinity(0))
     num_here = most if settings.executor == "local" else 1
     workers = settings.workers or max(1, cores // num_here)
     corpus.settings = settings.model_copy(update={"workers": workers})
     if settings.executor == "local":
-        with closing(LocalExecutor(_TASK, environments=[{}] * most, logs=logs)) as processes:
-            yield processes
-        return
-    shared = "--output, sources, the tokenizer and the working directory"
-    given = partial(RayExecutor, most=most, resources=Resources(cpus=workers), logs=logs, cpus_setting="--workers")
-    with closing(Cluster()) as cluster, closing(given(cluster, _TASK, shared=shared)) as actors:
-        yield actors
+        return LocalExecutor(_TASK, environments=[{}] * most, logs=logs)
+    return RayExecutor(
+        Cluster(),
+        _TASK,
+        most=most,
+        resources=Resources(cpus=workers),
+        logs=logs,
+        shared="--output, sources, the tokenizer and the working directory",
+        cpus_setting="--workers",
+    )
 
 
 class _Shown:

@@ -3,8 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from toolkit.core.console import console
@@ -21,17 +21,12 @@ RUNNER = "toolkit.experiments.grid.worker:CellRunner"
 """Name of what runs cells, as `LocalExecutor` takes it."""
 
 
-@contextmanager
 def open_executor(
     kind: ExecutorKind, items: Sequence[Work], *, num_workers: int | None, logs: Path
-) -> Iterator[Executor]:
+) -> AbstractContextManager[Executor]:
     """Workers for these items, as many as there is room for if no number is given; they end with the block."""
-    if kind is ExecutorKind.LOCAL:
-        with closing(_local(items, num_workers, logs)) as executor:
-            yield executor
-        return
-    with closing(Cluster()) as cluster, closing(_ray(cluster, items, num_workers, logs)) as actors:
-        yield actors
+    is_here = kind is ExecutorKind.LOCAL
+    return closing(_local(items, num_workers, logs) if is_here else _ray(Cluster(), items, num_workers, logs))
 
 
 def _local(items: Sequence[Work], num_workers: int | None, logs: Path) -> LocalExecutor:

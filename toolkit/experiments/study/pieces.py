@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from pathlib import Path
 
 from rich.live import Live
 
@@ -42,7 +42,8 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
             "slurm, or leave nodes out."
         )
     items, state = [_work(piece, plan, folder) for piece in plan.pieces], StudyState(plan, folder)
-    with _opened(executor, plan.study.machine, items, folder) as workers, shown(state) as live, stop_signals_kept():
+    opened = closing(_executor(executor, plan.study.machine, most=len(items), logs=folder.logs))
+    with opened as workers, shown(state) as live, stop_signals_kept():
         reporter = _Reporter(plan, state, workers, live)
         for number in stop_signals():
             signal.signal(number, lambda *_: reporter.stop())
@@ -56,27 +57,19 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     return _NON_FINITE if met_non_finite == {True} else _FAILED
 
 
-@contextmanager
-def _opened(
-    kind: ExecutorKind, machine: MachineSettings, items: Sequence[Work], folder: StudyFolder
-) -> Iterator[Executor]:
+def _executor(kind: ExecutorKind, machine: MachineSettings, *, most: int, logs: Path) -> LocalExecutor | RayExecutor:
     if kind is ExecutorKind.LOCAL:
-        with closing(LocalExecutor(RUNNER, environments=_places(machine), logs=folder.logs)) as executor:
-            yield executor
-        return
-    with closing(Cluster()) as cluster:
-        resources = Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus))
-        actors = RayExecutor(
-            cluster,
-            RUNNER,
-            most=len(items),
-            resources=resources,
-            logs=folder.logs,
-            shared="study.dir, data and the working directory",
-            cpus_setting="machine.threads",
-        )
-        with closing(actors):
-            yield actors
+        return LocalExecutor(RUNNER, environments=_places(machine), logs=logs)
+    cluster = Cluster()
+    return RayExecutor(
+        cluster,
+        RUNNER,
+        most=most,
+        resources=Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus)),
+        logs=logs,
+        shared="study.dir, data and the working directory",
+        cpus_setting="machine.threads",
+    )
 
 
 def _work(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Work:
