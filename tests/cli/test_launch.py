@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from toolkit.core.signals import stop_signals_kept
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import check_launcher, read_launcher, reserved_port
 from toolkit.run import RunFolder
+from toolkit.workflows import launch
 from toolkit.workflows.launch import (
     as_shells_say,
     devices_of_ranks,
@@ -85,6 +87,15 @@ def test_a_port_is_kept_for_rank_0():
         assert client.get("rank 0") == b"listens"
 
 
+def test_ranks_without_anything_to_save_end_with_the_first_signal(monkeypatch):
+    ranks = [sys.executable, "-c", "import time; time.sleep(100)"]
+    monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert launch.launch_ranks([], num_procs=1, has_to_save=False) == 128 + signal.SIGKILL
+    timer.join()
+
+
 def test_stop_signals_go_back_to_whom_they_belonged():
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals_kept():
@@ -115,12 +126,12 @@ def test_an_interrupted_run_says_what_the_same_command_will_do(tmp_path):
 @pytest.mark.usefixtures("on_gpus")
 def test_the_launcher_takes_its_command(monkeypatch):
     """Of this machine alone, whatever /job/hostfile says, which clusters lay and the command `deepspeed` reads."""
-    from deepspeed.launcher import launch
+    from deepspeed.launcher.launch import parse_args
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     command, place = rank_command(2, port=29500)
     monkeypatch.setattr(sys, "argv", [*command[command.index("deepspeed.launcher.launch") :], "program.py"])
-    arguments = launch.parse_args()
+    arguments = parse_args()
     # Where this process has joined a run of one rank, it holds that run's.
     assert place == {"LOCAL_WORLD_SIZE": "2"}
     assert json.loads(base64.urlsafe_b64decode(arguments.world_info)) == {"localhost": [4, 5]}

@@ -56,6 +56,14 @@ class WorksAlone:
 
 
 @dataclass(frozen=True)
+class HasPatience:
+    """Seconds that a collective of a further group may take."""
+
+    def __call__(self) -> float:
+        return dist.new_group()._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+
+@dataclass(frozen=True)
 class FailsOnOneRank:
     """Rank 1 fails; all have to raise its error."""
 
@@ -86,6 +94,11 @@ def test_exchanges_and_shared_failures():
     assert exchanges == [expected, expected]
     assert ours == [("CheckpointError", "disk full", True)] * 2
     assert other == [("ToolkitError", "rank 1 failed: ZeroDivisionError: oops", True)] * 2
+
+
+def test_groups_within_the_run_have_its_timeout():
+    # Torch's own is half an hour.
+    assert run_distributed([HasPatience()], world_size=2) == [[600.0] * 2]
 
 
 def test_others_wait_for_a_rank_that_works_alone_for_longer_than_a_collective_may_take():

@@ -13,15 +13,15 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import first_few
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.stalls import timeout_seconds
 from toolkit.parallel.launcher import read_launcher
 
 # Ranks that are missing after so long without news of any are named.
 _SECONDS_OF_SILENCE = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_TO_CONNECT = 60.0
 # Milliseconds: short enough that some are not disturbed.
 _MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
-LINK_BYTES, ALL_REDUCE_BYTES = 16 << 20, 64 << 20
+ALL_REDUCE_BYTES = 64 << 20
 
 
 def meet() -> Store:
@@ -67,35 +67,25 @@ def meet() -> Store:
 
 def _connect(host: str, port: int) -> None:
     """Once, since torch's own failure is a page long; rank 0 may be a while in coming."""
-    deadline = time.monotonic() + _SECONDS_TO_CONNECT
+    deadline = time.monotonic() + timeout_seconds()
     while True:
         try:
-            return socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
+            return socket.create_connection((host, port), timeout=timeout_seconds()).close()
         except OSError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def measure_speed(ranks: Ranks) -> tuple[float, float, float]:
-    """Seconds, if nothing disturbs, for a product on this rank's device, to receive `LINK_BYTES` from the rank before
-    this one while all do likewise, and for a sum of `ALL_REDUCE_BYTES` over all ranks; collective.
+def measure_speed(ranks: Ranks) -> tuple[float, float]:
+    """Seconds, if nothing disturbs, for a product on this rank's device, and for a sum of `ALL_REDUCE_BYTES` over all
+    ranks; collective.
     """
     matrix = torch.ones(2 * [_MATRIX_WIDTHS[ranks.device.type]], device=ranks.device)
-    values, received = (torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device) for _ in range(2))
-
-    def pass_on() -> float:
-        size, after = LINK_BYTES // 4, (ranks.rank + 1) % ranks.world_size
-        sending = dist.P2POp(dist.isend, values[:size], after)
-        receiving = dist.P2POp(dist.irecv, received[:size], (ranks.rank - 1) % ranks.world_size)
-        for work in dist.batch_isend_irecv([sending, receiving]):
-            work.wait()
-        return received[0].item()
-
+    values = torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device)
     # `item` waits for the device.
     own = _least_seconds(lambda: (matrix @ matrix)[0, 0].item(), tries=100)
-    link = _least_seconds(pass_on, tries=6) if ranks.world_size > 1 else 1.0
-    return own, link, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
+    return own, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
 
 
 def _least_seconds(compute: Callable[[], object], *, tries: int) -> float:

@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from toolkit.core.errors import ToolkitError
 from toolkit.core.files import descriptor_limit
 from toolkit.engine.gpus import has_gpu
+from toolkit.engine.stalls import timeout_seconds
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
 from toolkit.parallel.launcher import alone, check_launcher, read_launcher
@@ -191,6 +193,9 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
             # Micro-batches differ in their targets, and blocks of fixed sizes leave gaps. Read at the first allocation.
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(launched.local_rank)
+    # Groups made later have torch's timeouts, and not that of the first.
+    timeout = timedelta(seconds=timeout_seconds())
+    vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
     deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)

@@ -29,9 +29,14 @@ _COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/")
 _WAITS_FOR_DEVICE = {"sum_with_flags", "_update", "synchronize"}
 
 
+def timeout_seconds() -> float:
+    """How long ranks may take to meet, and a collective of a step, before DeepSpeed and torch end the run."""
+    return 60 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
+
+
 def limit_seconds() -> float:
-    """How long a rank may wait in a collective of a step."""
-    return _SHARE * 60 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
+    """How long a rank may wait in a collective of a step until those that it waits for are named."""
+    return _SHARE * timeout_seconds()
 
 
 class StallClock:

@@ -14,8 +14,8 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import toolkit
 from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import hash_folder
-from toolkit.core.locks import is_held, try_lock
+from toolkit.core.locks import is_held, locked_folder
 from toolkit.data.corpus.shards import file_names
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.meeting import measure_speed, meet
@@ -82,7 +82,8 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
             folder = look_at_machine(source, overrides, facts)
             if ranks.rank == 0:
                 lock = folder / f".look-{uuid.uuid4().hex[:12]}.lock"
-                stack.enter_context(_own_file(lock))
+                stack.callback(lock.unlink, missing_ok=True)
+                stack.enter_context(_locked(lock))
         except Exception as error:
             facts.error = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         if (shared := ranks.broadcast(None if facts.error else lock)) is not None:
@@ -95,15 +96,12 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
     return facts
 
 
-@contextmanager
-def _own_file(lock: Path) -> Iterator[None]:
-    """Make a file and hold its lock inside the block."""
-    # On some file systems one that cannot be made looks like one that is locked.
-    if (held := try_lock(lock, timeout=_SECONDS_FOR_LOCK)) is None:
-        raise SettingsError(f"no file can be made and locked in {lock.parent}, for run.dir. Set another.")
-    yield
-    held.release()
-    lock.unlink(missing_ok=True)
+def _locked(lock: Path) -> AbstractContextManager[None]:
+    # On some file systems a file that cannot be made looks like one that is locked.
+    told = f"no file can be made and locked in {lock.parent}, for run.dir. Set another."
+    return locked_folder(
+        lock.parent, lock.name, timeout=_SECONDS_FOR_LOCK, in_use=told, unwritable=lambda why: f"{told} ({why})"
+    )
 
 
 def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path:

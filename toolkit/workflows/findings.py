@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from toolkit.core.text import counted, first_few
-from toolkit.engine.meeting import ALL_REDUCE_BYTES, LINK_BYTES
+from toolkit.engine.meeting import ALL_REDUCE_BYTES
 from toolkit.training.shared_inputs import Input, differences
 from toolkit.training.slow_ranks import slow_ranks
 
@@ -47,7 +47,7 @@ class Facts:
     free: float = math.inf
     """Bytes on the disk of the run folder; `needed` is what checkpoints will take."""
     needed: float = 0.0
-    speed: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    speed: tuple[float, float] = (1.0, 1.0)
     """As `measure_speed` gives it."""
 
 
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
-    """Rows on what each rank found, on devices of a type."""
+    """Rows on what each rank found, on devices of a type; none on what the first could not look at."""
 
     def row(check: str, expected: str, found: str, wrong: Mapping[int, str]) -> Row:
         told = [f"rank {rank} on {ranks[rank].host}: {text}" for rank, text in wrong.items()]
@@ -76,19 +76,17 @@ def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
     own = [one.speed[0] for one in ranks]
     slow = {rank: f"{1e3 * own[rank]:,.1f} ms" for rank in slow_ranks(own, least_seconds=_LEAST_SECONDS_SLOWER)}
     # As NCCL's tests count: what each rank of a ring sends. The last to arrive at a sum does not wait for others.
-    rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[2] for one in ranks)
+    rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[1] for one in ranks)
     found = f"{rate / 1e6:,.0f} MB/s" if len(ranks) > 1 else "no other rank"
-    worst = max(range(len(ranks)), key=lambda rank: ranks[rank].speed[1])
-    link = f"{LINK_BYTES / ranks[worst].speed[1] / 1e6:,.0f} MB/s from rank {(worst - 1) % len(ranks)}"
-    is_low = len(ranks) > 1 and rate < _LEAST_RATES[device]
-    low = {worst: f"{found} in all; receives {link}, the slowest link"} if is_low else {}
+    remedy = _REMEDIES["all-reduce"] if len(ranks) > 1 and rate < _LEAST_RATES[device] else ""
+    disk = row("disk", f"{_gigabytes(needed)} for checkpoints", _gigabytes(least_free), full)
     return [
         row("start", "possible on each machine", there, errors),
-        *[_same(check, ranks) for check in _SAME],
+        *[_same(check, ranks) for check in _SAME if ranks[0].same.get(check)],
         row("clock", f"within {_SECONDS_APART:.0f} s of rank 0's", f"within {max(map(abs, ahead)):.1f} s", off),
-        row("disk", f"{_gigabytes(needed)} for checkpoints", _gigabytes(least_free), full),
+        *([disk] if least_free < math.inf else []),
         row("speed", "at most 1.5 times the median", f"{1e3 * min(own):,.1f} to {1e3 * max(own):,.1f} ms", slow),
-        row("all-reduce", f"{_LEAST_RATES[device] / 1e6:,.0f} MB/s", found, low),
+        Row("all-reduce", f"{_LEAST_RATES[device] / 1e6:,.0f} MB/s", found, remedy),
     ]
 
 

@@ -30,10 +30,17 @@ from toolkit.run.metrics import read_lines
 from toolkit.workflows.stop_signals import nothing_saved
 
 
-def launch_ranks(arguments: Sequence[str], *, num_procs: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
+def launch_ranks(
+    arguments: Sequence[str],
+    *,
+    num_procs: int,
+    is_stopped: Callable[[], bool] = lambda: False,
+    has_to_save: bool = True,
+) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step.
+    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. Ranks that have nothing to
+    save end with the first signal.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
@@ -48,7 +55,7 @@ def launch_ranks(arguments: Sequence[str], *, num_procs: int, is_stopped: Callab
             "DS_ACCELERATOR": "cuda" if gpus.has_gpu() else "cpu",
         }
         with stop_signals_kept():
-            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped)
+            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped, has_to_save)
             try:
                 code = launcher.wait()
             except KeyboardInterrupt:
@@ -106,11 +113,15 @@ def devices_of_ranks(num_procs: int) -> list[int]:
 
 
 def _start_listening(
-    stop_file: Path, command: list[str], environment: dict[str, str], is_stopped: Callable[[], bool]
+    stop_file: Path,
+    command: list[str],
+    environment: dict[str, str],
+    is_stopped: Callable[[], bool],
+    has_to_save: bool,
 ) -> "subprocess.Popen[bytes]":
     """Start the launcher, with the stop signals turned into the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
-    is_asked = False
+    is_asked = not has_to_save
 
     def on_stop(number: int, frame: FrameType | None) -> None:
         nonlocal is_asked
