@@ -100,7 +100,7 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
 
 def test_more_ranks_call_than_the_system_keeps_waiting(monkeypatch):
     monkeypatch.setattr(peers, "_BACKLOG", 1)
-    monkeypatch.setattr(peers, "_CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(peers, "_CONNECT_SECONDS", 6.0)
     monkeypatch.setattr(_Ranks, "limit_waits", lambda _: pytest.fail("the ranks do not watch one another"))
     ended, raised = _run([lambda: None] * 12)
     assert (ended, raised) == ({}, [None] * 12)
@@ -162,6 +162,7 @@ def test_a_run_goes_on_where_ranks_cannot_connect(monkeypatch, capsys):
         raise ConnectionRefusedError(111, "Connection refused")
 
     monkeypatch.setattr(peers, "_call", refused)
+    monkeypatch.setattr(peers, "_SECONDS_OF_SILENCE", 0.3)
     assert _run([lambda: None] * 2) == ({}, [None] * 2)
     assert "do not watch one another (rank 1 on " in capsys.readouterr().out
 

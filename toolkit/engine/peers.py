@@ -35,7 +35,8 @@ _GRACE_SECONDS = 10.0
 _SECONDS_FOR_NEWS = 5.0
 _CONNECT_SECONDS = 20.0
 _BACKLOG = 4096
-_SECONDS_BETWEEN_LOOKS = 0.2
+# Ranks that can call do so at once, but for what the system keeps from it.
+_SECONDS_OF_SILENCE = 60.0
 # A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 # For an answer: the main thread of a rank may keep the interpreter to itself for a while.
@@ -194,26 +195,19 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
     mine = (uuid.uuid4().bytes, listener.getsockname()[1]) if listener else None
     token, port = ranks.broadcast(mine) or (b"", 0)
     connections: dict[socket.socket, int] = {}
-    failure, has_failed, door = "", threading.Event(), None
-    if listener is not None:
-        # While they call, since the system keeps 4,096 calls waiting, at most.
-        door = threading.Thread(
-            target=_accept_all, args=(listener, token, connections, ranks.world_size - 1, has_failed), daemon=True
-        )
-        door.start()
-    else:
-        try:
+    failure = ""
+    try:
+        if listener is None:
             connections[_call(read_launcher().main_address, port, token, ranks.rank)] = 0
-        except OSError as error:
-            failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
+        else:
+            _accept_all(listener, token, connections, ranks.world_size - 1)
+    except OSError as error:
+        failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
     told = ranks.gather((socket.gethostname(), failure))
-    failures = [failed for _, failed in told if failed]
-    if door is not None:
-        if failures:
+    # What rank 0 has waited for in vain, another one says better.
+    if failures := [failed for _, failed in reversed(told) if failed]:
+        if ranks.rank == 0:
             print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
-            has_failed.set()
-        door.join()
-    if failures:
         for connection in connections:
             connection.close()
         return None
@@ -243,19 +237,12 @@ def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
             raise TimeoutError(f"{host}:{port} does not answer")
 
 
-def _accept_all(
-    listener: socket.socket,
-    token: bytes,
-    connections: dict[socket.socket, int],
-    number: int,
-    has_failed: threading.Event,
-) -> None:
-    """Add the ranks that call to `connections`, until there are so many or some rank could not."""
-    listener.settimeout(_SECONDS_BETWEEN_LOOKS)
+def _accept_all(listener: socket.socket, token: bytes, connections: dict[socket.socket, int], number: int) -> None:
+    """Add so many ranks that call to `connections`; a TimeoutError where none does for long."""
+    listener.settimeout(_SECONDS_OF_SILENCE)
     with listener:
-        while len(connections) < number and not has_failed.is_set():
-            with contextlib.suppress(TimeoutError):
-                connections |= _accept(listener, token)
+        while len(connections) < number:
+            connections |= _accept(listener, token)
 
 
 def _accept(listener: socket.socket, token: bytes) -> dict[socket.socket, int]:
