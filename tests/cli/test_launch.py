@@ -87,12 +87,12 @@ def test_a_port_is_kept_for_rank_0():
         assert client.get("rank 0") == b"listens"
 
 
-def test_ranks_without_anything_to_save_end_with_the_first_signal(monkeypatch):
+def test_ranks_with_nothing_to_save_end_with_the_first_signal(monkeypatch):
     ranks = [sys.executable, "-c", "import time; time.sleep(100)"]
     monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    assert launch.launch_ranks([], num_procs=1, has_to_save=False) == 128 + signal.SIGKILL
+    assert launch.launch_ranks([], num_procs=1, last_signal=1) == 128 + signal.SIGKILL
     timer.join()
 
 

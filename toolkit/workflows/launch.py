@@ -35,12 +35,12 @@ def launch_ranks(
     *,
     num_procs: int,
     is_stopped: Callable[[], bool] = lambda: False,
-    has_to_save: bool = True,
+    last_signal: int = 2,
 ) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. Ranks that have nothing to
-    save end with the first signal.
+    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. The first signal
+    asks them to save and stop, and the `last_signal` ends them at once.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
@@ -55,7 +55,7 @@ def launch_ranks(
             "DS_ACCELERATOR": "cuda" if gpus.has_gpu() else "cpu",
         }
         with stop_signals_kept():
-            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped, has_to_save)
+            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped, last_signal)
             try:
                 code = launcher.wait()
             except KeyboardInterrupt:
@@ -117,26 +117,25 @@ def _start_listening(
     command: list[str],
     environment: dict[str, str],
     is_stopped: Callable[[], bool],
-    has_to_save: bool,
+    last_signal: int,
 ) -> "subprocess.Popen[bytes]":
     """Start the launcher, with the stop signals turned into the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
-    is_asked = not has_to_save
+    num_signals = 0
 
     def on_stop(number: int, frame: FrameType | None) -> None:
-        nonlocal is_asked
-        if is_insisting(number):
-            if is_asked:
-                for launcher in launchers:
-                    _kill(launcher)
-            is_asked = True
+        nonlocal num_signals
+        num_signals += is_insisting(number)
+        if is_insisting(number) and num_signals >= last_signal:
+            for launcher in launchers:
+                _kill(launcher)
         stop_file.touch()
 
     for number in stop_signals():
         signal.signal(number, on_stop)
     # Only now: from here on no signal is lost between the two handlers.
     if is_stopped():
-        is_asked = True
+        num_signals += 1
         stop_file.touch()
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]
