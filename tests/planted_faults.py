@@ -1585,7 +1585,7 @@ FAULTS = (
     ),
     Fault(
         name="hashes: a file that was changed under its old time counts as the same",
-        path="toolkit/core/known_hashes.py",
+        path="toolkit/core/cache.py",
         old="mark = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]",
         new="mark = [status.st_size, status.st_mtime_ns, status.st_ino]",
         tests=("tests/core/test_known_hashes.py",),

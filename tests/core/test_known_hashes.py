@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core import known_hashes
+from toolkit.core import cache as cache_module
+from toolkit.core.cache import KnownHashes
 from toolkit.core.files import hash_file
-from toolkit.core.known_hashes import KnownHashes
 
 HOUR = 3600 * 10**9
 
@@ -17,10 +17,10 @@ HOUR = 3600 * 10**9
 def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were read; all of them count as large, and time is an hour on."""
     files: list[Path] = []
-    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 1)
-    monkeypatch.setattr(known_hashes, "hash_file", lambda path: files.append(path) or hash_file(path))
+    monkeypatch.setattr(cache_module, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(cache_module, "hash_file", lambda path: files.append(path) or hash_file(path))
     now = time.time_ns
-    monkeypatch.setattr(known_hashes.time, "time_ns", lambda: now() + HOUR)
+    monkeypatch.setattr(cache_module.time, "time_ns", lambda: now() + HOUR)
     return files
 
 
@@ -58,11 +58,11 @@ def test_small_files_and_fresh_ones_are_read_each_time(
 ) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"one")
-    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 100)
+    monkeypatch.setattr(cache_module, "_SMALL_BYTES", 100)
     hash_twice(file)
     assert not cache.exists()
-    monkeypatch.setattr(known_hashes, "_SMALL_BYTES", 1)
-    monkeypatch.setattr(known_hashes, "_SETTLED_NANOSECONDS", 2 * HOUR)
+    monkeypatch.setattr(cache_module, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(cache_module, "_SETTLED_NANOSECONDS", 2 * HOUR)
     hash_twice(file)
     assert (len(read), cache.exists()) == (4, False)
 

@@ -71,7 +71,7 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], mo
     write, noted = Writer(), staging.put
 
     def killed(path: Path, url: str) -> None:
-        if len(put_names) == 5:
+        if len(put_names) >= 5:
             raise KeyboardInterrupt
         noted(path, url)
 

@@ -14,10 +14,10 @@ from transformers import AutoConfig
 from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.cache import KnownHashes
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.files import hash_file
-from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.locks import locked_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError
-from toolkit.core.known_hashes import KnownHashes
 from toolkit.core.text import counted, first_few
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
