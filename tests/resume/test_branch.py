@@ -38,7 +38,7 @@ _SAME = (
 
 @dataclass(frozen=True)
 class Tail:
-    """A tail and the run in one piece that it has to equal: overrides of the file of `write_run`."""
+    """A tail and the run in one piece that it has to equal: overrides of the trunk, or the trunk itself."""
 
     name: str
     toml: str
@@ -89,7 +89,8 @@ class Branched:
                 make_branch(folder / "run", step=tail.step, tail=tail.file(folder), output=output)
             dist.barrier()
             RunCase(str(output / "run.toml"), self.ds_config)()
-            RunCase(run_file, self.ds_config, (*tail.whole, f"run.dir={folder / 'whole' / tail.name}"))()
+            if tail.whole:
+                RunCase(run_file, self.ds_config, (*tail.whole, f"run.dir={folder / 'whole' / tail.name}"))()
 
 
 @pytest.mark.parametrize(("world_size", "ds_config"), [(1, "zero0"), (2, "zero2")])
@@ -97,7 +98,7 @@ def test_a_branch_is_the_run_in_one_piece(tmp_path: Path, world_size: int, ds_co
     write_run(tmp_path, phase_steps=_SWITCH)
     run_distributed([Branched(str(tmp_path), ds_config)], world_size=world_size)
     for tail in _TAILS:
-        branch, whole = tmp_path / tail.name, tmp_path / "whole" / tail.name
+        branch, whole = tmp_path / tail.name, tmp_path / "whole" / tail.name if tail.whole else tmp_path / "run"
         found = {line["step"]: _comparable(line) for line in read_metrics(branch) if "loss" in line}
         expected = {line["step"]: _comparable(line) for line in read_metrics(whole) if line["step"] > tail.step}
         assert found == expected, tail.name
@@ -128,6 +129,14 @@ def test_later_phases_of_a_branch_go_on_with_data_and_peak_of_the_run(tmp_path: 
         assert differing_tensors(open_checkpoint(tmp_path / f"{step}"), open_checkpoint(trunk)) == []
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `write_run` with a finished run that has a checkpoint of each step."""
+    folder = tmp_path_factory.mktemp("plain")
+    _run(folder)
+    return folder
+
+
 def _comparable(line: dict[str, Any]) -> dict[str, Any]:
     return {key: line.get(key) for key in _SAME}
 
@@ -144,10 +153,9 @@ def _tail(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path: Path) -> None:
-    trunk = _run(tmp_path)
+def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(plain: Path, tmp_path: Path) -> None:
     tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 3\n')
-    run_file = make_branch(trunk, step=5, tail=tail, output=tmp_path / "branch")[0]
+    run_file = make_branch(plain / "run", step=5, tail=tail, output=tmp_path / "branch")[0]
     run_distributed([RunCase(str(run_file))], world_size=1)
     digests = {line["step"]: line["data_digest"] for line in read_metrics(tmp_path / "branch")}
     stream = open_run_data(declare_run(str(run_file))).training[0].stream()
@@ -165,10 +173,9 @@ def test_the_digest_goes_on_and_an_independent_reader_finds_every_step(tmp_path:
 
 
 @pytest.mark.parametrize(("world_size", "ds_config"), [(1, "zero0"), (2, "zero2")])
-def test_other_data_start_over_and_steps_go_on(tmp_path: Path, world_size: int, ds_config: str) -> None:
+def test_other_data_start_over_and_steps_go_on(plain: Path, tmp_path: Path, world_size: int, ds_config: str) -> None:
     """On other rows, the branch is a run that starts from the same weights with the optimizer kept."""
-    trunk = _run(tmp_path)
-    other = tmp_path / "validation"
+    trunk, other = plain / "run", plain / "validation"
     text = f'[[schedule]]\nobjective = "mlm"\nsteps = 4\n[data]\ntrain = "{other}"\n[branch]\nlr = "rewarm"\n'
     run_file = make_branch(trunk, step=_LAST, tail=_tail(tmp_path, text), output=tmp_path / "branch")[0]
     alone = (
@@ -177,7 +184,7 @@ def test_other_data_start_over_and_steps_go_on(tmp_path: Path, world_size: int, 
         f'init={{from="{trunk}/checkpoints/step-{_LAST:08d}", optimizer="keep"}}',
         'schedule=[{objective="mlm", steps=4}]',
     )
-    cases = [RunCase(str(run_file), ds_config), RunCase(str(tmp_path / "run.toml"), ds_config, alone)]
+    cases = [RunCase(str(run_file), ds_config), RunCase(str(plain / "run.toml"), ds_config, alone)]
     run_distributed(cases, world_size=world_size)
     lines, expected = read_metrics(tmp_path / "branch"), read_metrics(tmp_path / "alone")
     assert lines[0]["data_digest"] == "00" * 16
@@ -191,11 +198,10 @@ def test_other_data_start_over_and_steps_go_on(tmp_path: Path, world_size: int, 
     assert (one.manifest.step, one.manifest.data_position) == (12, 4 * _ROWS)
 
 
-def test_a_reset_optimizer_begins_at_zero_and_survives_a_restart(tmp_path: Path) -> None:
-    trunk = _run(tmp_path)
+def test_a_reset_optimizer_begins_at_zero_and_survives_a_restart(plain: Path, tmp_path: Path) -> None:
     tail = _tail(tmp_path, '[[schedule]]\nobjective = "mlm"\nsteps = 4\n[branch]\noptimizer = "reset"\n')
     for name in ("whole", "again"):
-        make_branch(trunk, step=_SWITCH, tail=tail, output=tmp_path / name, overrides=["checkpoint.every=2"])
+        make_branch(plain / "run", step=_SWITCH, tail=tail, output=tmp_path / name, overrides=["checkpoint.every=2"])
     files = [str(tmp_path / name / "run.toml") for name in ("whole", "again")]
     run_distributed([RunCase(file) for file in files], world_size=1)
     whole = open_checkpoint(tmp_path / "whole")

@@ -23,44 +23,48 @@ from toolkit.training import pretrain
 # Whole runs on several ranks.
 pytestmark = pytest.mark.costs(20)
 
-_SWITCH = 4
+_SWITCH = 3
 _LAST = 2 * _SWITCH
 _KEEP_ALL, _KEEP_LAST = "checkpoint.keep_every=1", "checkpoint.keep=1"
+_TWO_GROUPS = "train.decay_norms_and_embeddings=false"
 _AT_THE_SWITCH = (f"checkpoint.every={_SWITCH}", "checkpoint.keep=9")
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """Runs to the end, then goes on once more from each step in `steps` as if killed there; rank 0 compares."""
+    """Runs to the end; then, for each of `stops`, once more as if killed at the first and stopped at each later step.
+
+    Whatever is lost at one of them is missing from there to the end. Rank 0 compares.
+    """
 
     run_file: str
     folder: str
     ds_config: str
     overrides: tuple[str, ...]
-    steps: tuple[int, ...] = (_SWITCH - 1, _SWITCH, _SWITCH + 1)
+    stops: tuple[tuple[int, ...], ...] = ((_SWITCH - 1, _SWITCH, _SWITCH + 1),)
 
-    def __call__(self) -> dict[int, list[str]]:
+    def __call__(self) -> list[str]:
         from toolkit.engine.ranks import join_ranks
 
         ranks = join_ranks()
-        whole = Path(self.folder) / "whole"
-        self._run(whole, _KEEP_ALL)
-        differences = {}
-        for step in self.steps:
-            again = Path(self.folder) / f"again-{step}"
+        whole, differences = Path(self.folder) / "whole", []
+        self._run(whole, _KEEP_ALL, until=None)
+        for killed, *stops in self.stops:
+            again = Path(self.folder) / f"again-{killed}"
             if ranks.rank == 0:
                 shutil.copytree(whole, again)
                 for checkpoint in (again / "checkpoints").glob("step-*"):
-                    if int(checkpoint.name.removeprefix("step-")) > step:
+                    if int(checkpoint.name.removeprefix("step-")) > killed:
                         shutil.rmtree(checkpoint)
             dist.barrier()
-            self._run(again, _KEEP_LAST)
+            for until in (*stops, None):
+                self._run(again, _KEEP_LAST, until=until)
             dist.barrier()
-            differences[step] = compare(whole, again)
+            differences += compare(whole, again)
         return differences
 
-    def _run(self, folder: Path, kept: str) -> None:
-        RunCase(self.run_file, self.ds_config, (kept, *self.overrides, f"run.dir={folder}"))()
+    def _run(self, folder: Path, kept: str, *, until: int | None) -> None:
+        RunCase(self.run_file, self.ds_config, (kept, *self.overrides, f"run.dir={folder}"), until)()
 
 
 def compare(whole: Path, again: Path) -> list[str]:
@@ -94,25 +98,28 @@ def _comparable(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
+    """On two ranks with two parameter groups; `test_phases` has each of these layouts with one."""
     run_file = write_run(tmp_path, phase_steps=_SWITCH)
     layouts = [("zero0", "fp32"), ("zero1", "bf16")]
+    groups: tuple[str, ...] = ()
     if world_size > 1:  # one rank shares nothing
         layouts += [("zero2", "fp32"), (stage3(tmp_path), "bf16")]
+        groups = (_TWO_GROUPS, "model.tie_word_embeddings=true")
     cases = []
     for ds_config, precision in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
-        cases.append(CutOff(str(run_file), str(folder), ds_config, (f'precision="{precision}"',)))
+        cases.append(CutOff(str(run_file), str(folder), ds_config, (f'precision="{precision}"', *groups)))
     for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
-        assert results[0] == {_SWITCH - 1: [], _SWITCH: [], _SWITCH + 1: []}, layout
+        assert results[0] == [], layout
 
 
 def test_a_scheduled_run_resumes_from_its_file_and_from_its_run_toml(tmp_path):
     run_file = write_run(tmp_path, phase_steps=2)
     alternate = 'scheduler={kind="alternate",cycles=2}'
-    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", (alternate,), (3,))], world_size=1)
-    assert results[0] == {3: []}
-    whole, again = tmp_path / "whole", tmp_path / "again"
+    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", (alternate,), ((3,),))], world_size=1)
+    assert results[0] == []
+    whole, again = tmp_path / "whole", tmp_path / "from-run-toml"
     lines = read_metrics(whole)
     assert [line["objective"] for line in lines if "loss" in line] == ["clm", "clm", "mlm", "mlm"] * 2
     shutil.copytree(whole, again)
@@ -133,9 +140,9 @@ def test_resume_in_the_middle_of_ramps(tmp_path, world_size):
         "lr.decay=1-sqrt",
         "lr.floor=0.1",
     )
-    steps = (_SWITCH + 1, _SWITCH + 2)
-    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", ramps, steps)], world_size=world_size)
-    assert results[0] == {step: [] for step in steps}
+    stops = ((_SWITCH + 1, _SWITCH + 2),)
+    (results,) = run_distributed([CutOff(str(run_file), str(tmp_path), "zero0", ramps, stops)], world_size=world_size)
+    assert results[0] == []
     targets = [line["targets"] for line in read_metrics(tmp_path / "whole") if line["step"] > _SWITCH]
     assert targets == sorted(targets, reverse=True)
     assert targets[-1] < 0.3 * targets[0]
@@ -144,22 +151,17 @@ def test_resume_in_the_middle_of_ramps(tmp_path, world_size):
 def test_resume_with_two_parameter_groups(tmp_path):
     """Norms and embeddings without weight decay: each ZeRO stage has to find the moments of both groups at a save.
 
-    Any two of stage, precision and whether embeddings are tied meet.
+    With those around the switch, any two of stage, precision and whether embeddings are tied meet.
     """
     run_file = write_run(tmp_path, phase_steps=2)
-    names = {"zero0": "zero0", "zero1": "zero1", "zero2": "zero2", "zero3": stage3(tmp_path)}
-    layouts = [("zero0", "fp32", "false"), ("zero0", "fp32", "true")]
-    layouts += [("zero1", "fp32", "false"), ("zero1", "bf16", "true"), ("zero2", "fp32", "true")]
-    layouts += [("zero2", "bf16", "false"), ("zero3", "fp32", "false"), ("zero3", "bf16", "true")]
-    cases = []
-    for name, precision, is_tied in layouts:
-        folder = tmp_path / f"{name}-{precision}-{is_tied}"
+    cases, layouts = [], [("zero0", "fp32"), ("zero1", "fp32"), ("zero2", "bf16"), (stage3(tmp_path), "fp32")]
+    for ds_config, precision in layouts:
+        folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
-        groups = ("train.decay_norms_and_embeddings=false", f"model.tie_word_embeddings={is_tied}")
-        overrides = ("checkpoint.every=2", *groups, f'precision="{precision}"')
-        cases.append(CutOff(str(run_file), str(folder), names[name], overrides, steps=(2,)))
+        overrides = (_TWO_GROUPS, f'precision="{precision}"')
+        cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, ((2,),)))
     for layout, results in zip(layouts, run_distributed(cases, world_size=2), strict=True):
-        assert results[0] == {2: []}, layout
+        assert results[0] == [], layout
 
 
 def _blend(folder: Path) -> str:
@@ -171,20 +173,20 @@ def test_resume_in_the_middle_of_a_blend(tmp_path):
     run_file = write_run(tmp_path, phase_steps=_SWITCH)
     folder = tmp_path / "blend"
     folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), steps=(3,))
-    assert run_distributed([case], world_size=2)[0][0] == {3: []}
+    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), ((_SWITCH - 1,),))
+    assert run_distributed([case], world_size=2)[0][0] == []
 
 
 def test_metrics_past_the_checkpoint_are_set_aside(tmp_path):
     run_file = write_run(tmp_path, phase_steps=_SWITCH)
     folder = tmp_path / "cut"
     folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero0", (), steps=(3,))
+    case = CutOff(str(run_file), str(folder), "zero0", (), ((_SWITCH - 1,),))
     run_distributed([case], world_size=1)
-    again = folder / "again-3"
+    again = folder / f"again-{_SWITCH - 1}"
     assert [line["step"] for line in read_metrics(again)] == list(range(_LAST + 1))
     superseded = (again / "metrics.superseded.jsonl").read_text().splitlines()
-    assert len(superseded) == _LAST - 3
+    assert len(superseded) == _LAST - (_SWITCH - 1)
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,9 @@ class ChangedLayout:
     second: str
 
     def __call__(self) -> list[float]:
-        common = (f"run.dir={self.folder}", *_AT_THE_SWITCH)
-        RunCase(self.run_file, self.first, common)()
-        from toolkit.engine.ranks import join_ranks
-
-        ranks = join_ranks()
-        if ranks.rank == 0:
-            shutil.rmtree(RunFolder(self.folder).checkpoint(_LAST))
-        dist.barrier()
-        changed = (*common, "train.micro_batch_rows=1")
+        common = (f"run.dir={self.folder}",)
+        RunCase(self.run_file, self.first, common, until=_SWITCH)()
+        changed = (*common, "train.micro_batch_rows=4")
         _, lines = RunCase(self.run_file, self.second, changed)()
         return [line["loss"] for line in lines if "loss" in line]
 

@@ -76,13 +76,15 @@ class RunCase:
     run_file: str
     ds_config: str = "zero0"
     overrides: tuple[str, ...] = field(default=())
+    until: int | None = None
+    """As `pretrain` takes it."""
 
     def __call__(self) -> tuple[str, list[dict[str, Any]]]:
         """Run it."""
         from toolkit.training import pretrain
 
         settings = load_run(self.run_file, self.overrides)
-        outcome = pretrain(settings, ds_config=self.ds_config)
+        outcome = pretrain(settings, ds_config=self.ds_config, until=self.until)
         return str(outcome), read_metrics(Path(settings.run.dir))
 
 

@@ -27,6 +27,15 @@ _PRELOADED = [
     # What an engine imports when it starts.
     "setuptools",
     "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.python_gc",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+    "deepspeed.utils.pin_memory",
+    "toolkit.engine.pipeline",
+    "torch.profiler._cupti_monitor",
+    # What a run imports when it declares its objectives, and with a bar of its progress.
+    "toolkit.objectives.clm",
+    "toolkit.objectives.mlm",
+    "rich.console",
     # What files of tests import, which each rank does for its cases: two seconds.
     "pytest",
     "toolkit.testing.models",
