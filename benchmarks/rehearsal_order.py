@@ -41,7 +41,14 @@ def walk(run: PreparedRun, world_size: int, parallel: ParallelSettings) -> dict[
         )
 
     batchers = [
-        Batcher(rows_at, data_rank=rank, seed=run.settings.run.seed, device=torch.device("cpu"), targets_multiple=1)
+        Batcher(
+            rows_at,
+            data_rank=rank,
+            seed=run.settings.run.seed,
+            device=torch.device("cpu"),
+            targets_multiple=1,
+            model=run.settings.model,
+        )
         for rank in range(place.dp)
     ]
     for step in range(2):

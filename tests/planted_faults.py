@@ -180,7 +180,7 @@ FAULTS = (
     Fault(
         name="merge: blocks of all checkpoints stay in memory",
         path="toolkit/checkpoint/tensor_files.py",
-        old="        yield _block(place, first, min(first + rows_per_block, num_rows))",
+        old="        yield _block(place, place.first + first, place.first + min(first + rows_per_block, num_rows))",
         new="        block = _block(place, first, min(first + rows_per_block, num_rows))\n        yield block",
         tests=("tests/conversion/test_merging.py",),
     ),
@@ -410,16 +410,30 @@ FAULTS = (
     ),
     Fault(
         name="attention by products: a position sees one token ahead",
-        path="toolkit/model/attention.py",
-        old=".triu_(1), float",
-        new=".triu_(2), float",
+        path="toolkit/model/kernels/plain_attention.py",
+        old=".triu(1), float",
+        new=".triu(2), float",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(
         name="attention by torch: the causal mask is left out",
-        path="toolkit/model/attention.py",
-        old="is_causal=kind is AttentionKind.CAUSAL,",
+        path="toolkit/model/kernels/plain_attention.py",
+        old="is_causal=is_causal,",
         new="is_causal=False,",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="attention: a window that hides the ends of a segment is taken for none",
+        path="toolkit/model/kernels/plain_attention.py",
+        old="window >= length - 1 else",
+        new="window >= length - 2 else",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="attention: a position sees one token beyond its window",
+        path="toolkit/model/kernels/plain_attention.py",
+        old="own - window - 1",
+        new="own - window - 2",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(
@@ -1332,8 +1346,8 @@ FAULTS = (
     Fault(
         name="mixtures: causal rows see what follows",
         path="toolkit/model/attention.py",
-        old="attend(query[0], key[0], value[0], AttentionKind.CAUSAL, causal)",
-        new="attend(query[0], key[0], value[0], AttentionKind.BIDIRECTIONAL, causal)",
+        old="rows.kind, rows.layout",
+        new="AttentionKind.BIDIRECTIONAL, rows.layout",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(

@@ -17,7 +17,8 @@ from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
-DECODERS = [family for family in FAMILIES if family != "eurobert"]
+ENCODERS = ["eurobert", "modernbert"]
+DECODERS = [family for family in FAMILIES if family not in ENCODERS]
 Save = Callable[..., Any]
 
 
@@ -57,15 +58,16 @@ def test_a_decoder_comes_back_the_same_and_as_an_encoder(family: str, tmp_path: 
     assert _largest_difference(encoder, decoder, tmp_path / "model") > 0.01
 
 
-def test_an_encoder_comes_back_the_same(tmp_path: Path) -> None:
-    model = save_decoder("eurobert", tmp_path / "model")
+@pytest.mark.parametrize("family", ENCODERS)
+def test_an_encoder_comes_back_the_same(family: str, tmp_path: Path) -> None:
+    model = save_decoder(family, tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "imported")
     to_hf(tmp_path / "imported", tmp_path / "encoder")
     encoder = AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder").eval()
     assert _largest_difference(encoder, model, tmp_path / "model") <= HUGGING_FACE_LOGITS
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "modernbert", "modernbert-decoder"])
 @pytest.mark.parametrize("form", ["causal", "bidirectional"])
 def test_what_we_wrote_is_imported_again(family: str, form: str, tmp_path: Path) -> None:
     save_decoder(family, tmp_path / "model")

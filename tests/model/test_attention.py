@@ -9,19 +9,23 @@ from torch import Tensor
 from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
-from toolkit.model.attention import MixedAttention, attend, attend_by_bmm, attend_by_flash, attend_by_sdpa
+from toolkit.model.attention import MixedAttention, SegmentAttention, attend, attend_by_flash
+from toolkit.model.kernels import plain_attention
 from toolkit.model.kernels.flash import suits_flash
-from toolkit.model.segments import MixedRows, SegmentLayout
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
-def _by_flash(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout) -> Tensor:
-    return attend_by_flash(query, key, value, kind, layout, kernel=plain_flash)
+def _by_flash(
+    query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int | None = None
+) -> Tensor:
+    return attend_by_flash(query, key, value, kind, layout, window, kernel=plain_flash)
 
 
 KERNELS = [attend_by_bmm, attend_by_sdpa, _by_flash]
-Kernel = Callable[[Tensor, Tensor, Tensor, AttentionKind, SegmentLayout], Tensor]
+Kernel = Callable[..., Tensor]
 
 
 def _segments(*rows: list[int]) -> Tensor:
@@ -54,7 +58,14 @@ def _inputs(segments_BS: Tensor, num_heads: int, num_key_value_heads: int, *, dt
     ]
 
 
-def _dense(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, segments_BS: Tensor) -> Tensor:
+def _dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kind: AttentionKind,
+    segments_BS: Tensor,
+    window: int | None = None,
+) -> Tensor:
     """Attention by the dense mask, row by row; 0 where nothing is seen."""
     num_rows, num_columns = segments_BS.shape
     group = query.shape[1] // key.shape[1]
@@ -62,7 +73,7 @@ def _dense(query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, segme
         part.view(num_rows, num_columns, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
     )
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    visible = dense_visibility(segments_BS, kind)[:, None]
+    visible = dense_visibility(segments_BS, kind, window)[:, None]
     scores = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).masked_fill(~visible, float("-inf"))
     probs = torch.where(visible, scores.softmax(-1), 0)
     return (probs @ value).transpose(1, 2).flatten(0, 1)
@@ -81,7 +92,7 @@ def test_kernels_equal_the_definition(
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_CAUSAL_CHUNK", 5)
+    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 5)
     segments_BS = LAYOUTS[name]
     ours, theirs = _inputs(segments_BS, *heads, dtype=dtype), _inputs(segments_BS, *heads, dtype=dtype)
     output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS))
@@ -94,13 +105,33 @@ def test_kernels_equal_the_definition(
         torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(dtype))
 
 
+@pytest.mark.parametrize("window", [0, 1, 3, 5, 10, 11, 12])
+@pytest.mark.parametrize("kind", AttentionKind)
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_windows_equal_the_definition(
+    kernel: Kernel, name: str, kind: AttentionKind, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shorter than a band of queries, as long and longer; shorter than a segment, as long and longer."""
+    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 4)
+    segments_BS = LAYOUTS[name]
+    ours, theirs = (_inputs(segments_BS, 4, 2, dtype=torch.float64) for _ in range(2))
+    output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS), window)
+    expected = _dense(*theirs, kind, segments_BS, window)
+    torch.testing.assert_close(output, expected, **tolerance(torch.float64))
+    (output * output.detach()).sum().backward()
+    (expected * expected.detach()).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(torch.float64))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_rows_of_both_kinds_equal_the_definition_of_each(name: str) -> None:
     """The layout's rows as causal ones, and then the same as bidirectional ones."""
     segments_BS = LAYOUTS[name]
     layout = SegmentLayout.from_segments(segments_BS)
     ours, theirs = (_inputs(segments_BS.repeat(2, 1), 4, 2, dtype=torch.float64) for _ in range(2))
-    output = MixedAttention(MixedRows(layout, layout))(*ours, None)
+    output = MixedAttention(*(SegmentAttention(kind, layout) for kind in AttentionKind))(*ours, None)
     parts = [torch.split(part, segments_BS.numel()) for part in theirs]
     expected = torch.cat(
         [
@@ -126,25 +157,31 @@ def test_bf16_is_close_to_fp64(kernel: Kernel, kind: AttentionKind) -> None:
     torch.testing.assert_close(output.double(), expected, **tolerance(torch.bfloat16))
 
 
+@pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_nothing_leaks(
-    kernel: Kernel, kind: AttentionKind, heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel,
+    kind: AttentionKind,
+    heads: tuple[int, int],
+    window: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Changing one position changes exactly the outputs that may see it, bit for bit."""
-    monkeypatch.setattr(module, "_CAUSAL_CHUNK", 3)
+    """Changing one position changes exactly the outputs that may see it, bit for bit; at the window's edges too."""
+    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 3)
+    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 3)
     segments_BS = _segments([3, 4, -2, 5, -1], [8, 7])
     layout = SegmentLayout.from_segments(segments_BS)
-    visible = torch.block_diag(*dense_visibility(segments_BS, kind))
+    visible = torch.block_diag(*dense_visibility(segments_BS, kind, window))
     with torch.no_grad():
         inputs = _inputs(segments_BS, *heads, dtype=torch.float32)
-        before = kernel(*inputs, kind, layout)
+        before = kernel(*inputs, kind, layout, window)
         for position in range(segments_BS.numel()):
             changed = [part.detach().clone() for part in inputs]
             for part in changed[1:]:
                 part[position] += 1.0
-            is_changed = (kernel(*changed, kind, layout) != before).any(-1).any(-1)
+            is_changed = (kernel(*changed, kind, layout, window) != before).any(-1).any(-1)
             assert torch.equal(is_changed, visible[:, position] != 0), f"position {position}"
 
 

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
 from toolkit.model import MODEL_PRESETS, Encoder, ModelSettings, model_settings, parameter_counts
+from toolkit.model.parameters import parameter_axes, shape_of
 from toolkit.testing.models import MODEL_OPTIONS
 
 # Embedding, one layer, blocks and final norm, those and the embedding, everything: the paper's table, and Llama 3.2's.
@@ -20,6 +21,7 @@ PUBLISHED_COUNTS = {
 @pytest.mark.parametrize("preset", PUBLISHED_COUNTS)
 def test_counts_by_formula_are_the_published_ones(preset: str) -> None:
     counts = parameter_counts(MODEL_PRESETS[preset])
+    assert not counts.transform
     found = (counts.embedding, counts.layer, counts.body, counts.body_and_embedding, counts.total)
     assert found == PUBLISHED_COUNTS[preset]
 
@@ -41,6 +43,8 @@ def test_formula_and_built_model_agree(preset: str, changes: dict[str, object]) 
     settings = model_settings(preset, vocab_size=300, **changes)
     with torch.device("meta"):
         encoder = Encoder(settings)
+    shapes = {name: shape_of(axes, settings) for name, axes in parameter_axes(settings).items()}
+    assert shapes == {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
     assert sum(parameter.numel() for parameter in encoder.parameters()) == parameter_counts(settings).total
 
 

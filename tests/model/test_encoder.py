@@ -13,6 +13,7 @@ from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, attention, compile_blocks_
 from toolkit.model.encoder import SelfAttention
+from toolkit.model.kernels import plain_attention
 from toolkit.testing import models
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance
@@ -34,8 +35,9 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
         torch._dynamo.reset()
     if request.param == "sdpa":
-        monkeypatch.setattr(attention, "_LONGEST_FOR_BMM", 0)
-    monkeypatch.setattr(attention, "_CAUSAL_CHUNK", 4)
+        monkeypatch.setattr(attention, "attend_by_bmm", attention.attend_by_sdpa)
+    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 4)
+    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 4)
     yield str(request.param)
     torch._dynamo.reset()
 

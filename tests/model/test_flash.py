@@ -51,10 +51,11 @@ def test_torchs_operator_is_told_the_kind(
 
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", record)
     inputs = _inputs(12, 6, 2)
-    torch_flash(*inputs, KEY_BOUNDS, KEY_BOUNDS, 6, 7, kind)
-    ((args, options),) = called
-    assert args[5:] == (6, 7, 0.0, bool(num_causal))
-    assert (options["window_size_left"], options["window_size_right"]) == (-1, 0 if num_causal else -1)
+    for window, reach in ((None, -1), (64, 64)):
+        torch_flash(*inputs, KEY_BOUNDS, KEY_BOUNDS, 6, 7, kind, window)
+        args, options = called.pop()
+        assert args[5:] == (6, 7, 0.0, bool(num_causal))
+        assert (options["window_size_left"], options["window_size_right"]) == (reach, 0 if num_causal else reach)
 
 
 def test_a_torch_without_the_operator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

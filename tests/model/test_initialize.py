@@ -44,7 +44,7 @@ def test_biases_start_at_zero_and_norms_of_heads_at_one() -> None:
 def test_tied_head_is_the_embedding() -> None:
     weights = _weights(4, tie_word_embeddings=True)
     assert weights["lm_head.weight"].data_ptr() == weights["model.embed_tokens.weight"].data_ptr()
-    expected = initial_weight("model.embed_tokens.weight", (97, 64), standard_deviation=0.02, seed=4)
+    expected = initial_weight("model.embed_tokens.weight", (97, 64), settings=tiny_settings(), seed=4)
     assert torch.equal(weights["lm_head.weight"], expected)
 
 

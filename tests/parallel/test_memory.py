@@ -1,5 +1,6 @@
 """The forecast of memory: cases by hand, and what torch's allocator hands out on CPU ranks."""
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ _BUCKET, _LENGTH, _ACCUMULATION = 2_500_000, 128, 2
 
 
 def _one_rank(model: ModelSettings, **changes: Any) -> RankMemory:
-    (shape,) = shapes_of_stages(model, tp=1, stages=(model.num_hidden_layers,), num_micro_batches=1)
+    (shape,) = shapes_of_stages(model, tp=1, stages=(range(model.num_hidden_layers),), num_micro_batches=1)
     arguments: dict[str, Any] = {
         "dp": 1, "zero": {"stage": 1}, "precision": "bf16", "micro_batch_rows": 1, "sequence_length": 100,
         "activation_checkpointing": "none", "form": EAGER,
@@ -48,7 +49,9 @@ def test_parameters_of_the_stages_are_those_of_the_model(is_tied):
     model = model_settings("test", vocab_size=96, num_hidden_layers=5, tie_word_embeddings=is_tied)
     total = sum(parameter.numel() for parameter in Encoder(model).parameters())
     for stages in ((5,), (2, 3), (2, 2, 1)):
-        shapes = shapes_of_stages(model, tp=1, stages=stages, num_micro_batches=2)
+        stops = list(itertools.accumulate(stages))
+        blocks = [range(stop - size, stop) for stop, size in zip(stops, stages, strict=True)]
+        shapes = shapes_of_stages(model, tp=1, stages=blocks, num_micro_batches=2)
         copies = 96 * 64 if is_tied and len(stages) > 1 else 0
         assert sum(shape.parameters for shape in shapes) == total + copies
         assert [shape.micro_batches for shape in shapes] == [min(len(stages) - n, 2) for n in range(len(stages))]
@@ -127,8 +130,7 @@ class _Steps:
 
         peak = built.kept + allocated_by(two_steps).peak
         engine.close()
-        stages = tuple(len(blocks) for blocks in run.stages)
-        shapes = shapes_of_stages(settings.model, tp=self.tp, stages=stages, num_micro_batches=_ACCUMULATION)
+        shapes = shapes_of_stages(settings.model, tp=self.tp, stages=run.stages, num_micro_batches=_ACCUMULATION)
         formula = rank_memory(
             shapes[ranks.topology.stage], dp=dp, zero=config["zero_optimization"], precision=self.precision,
             micro_batch_rows=1, sequence_length=_LENGTH, activation_checkpointing="none", form=EAGER,

@@ -102,7 +102,7 @@ def test_a_stage_allocates_its_own_blocks_only():
     with torch.device("meta"):
         encoder = Encoder(tiny_settings(num_hidden_layers=4, tie_word_embeddings=True))
     stage = Stage(encoder, range(3, 4))
-    allocate_(stage, 0, standard_deviation=0.02)
+    allocate_(stage, 0, settings=encoder.settings)
     assert stage.lm_head.weight is stage.model.embed_tokens.weight
     assert stage.lm_head.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert {parameter.device.type for parameter in stage.parameters()} == {"cpu"}

@@ -77,7 +77,7 @@ class Held:
             with torch.device("meta"):
                 encoder = Encoder(run.settings.model)
             share_weights_(encoder, ranks.groups.tensor)
-            allocate_(encoder, 1, standard_deviation=0.02)
+            allocate_(encoder, 1, settings=encoder.settings)
         peaks["build"], peaks["built"] = live.peak, live.now
         engine = Engine(encoder, config=run.division.ds_config, optimizer=run.settings.train, ranks=ranks)
         with LiveBytes() as live:

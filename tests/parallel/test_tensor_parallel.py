@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from toolkit.core.errors import SettingsError
-from toolkit.model import Encoder
-from toolkit.parallel.division import check_tensor_parallel
+from toolkit.model.parameters import parameter_axes
+from toolkit.parallel.division import TENSOR_PARALLEL_TABLE, Sharing, check_tensor_parallel
 from toolkit.parallel.shares import Share
-from toolkit.parallel.tensor_parallel import Sharing, sharing_of
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 
@@ -30,11 +29,12 @@ def test_an_index_is_in_one_share() -> None:
 
 def test_the_table_covers_every_matrix_and_nothing_else_but_the_norms_of_heads() -> None:
     for options in MODEL_OPTIONS.values():
-        for name, parameter in Encoder(tiny_settings(**options)).named_parameters():
-            is_listed = sharing_of(name) is not None
+        for name, axes in parameter_axes(tiny_settings(**options)).items():
+            sharing = TENSOR_PARALLEL_TABLE.get(axes)
             is_inside = name.endswith((".bias", "q_norm.weight", "k_norm.weight"))
-            assert is_listed == (parameter.dim() == 2 or is_inside), name
-            assert (sharing_of(name) is Sharing.INSIDE) == name.endswith(("q_norm.weight", "k_norm.weight"))
+            is_matrix = len(axes) == 2 and name != "head.dense.weight"
+            assert (sharing is not None) == (is_matrix or is_inside), name
+            assert (sharing is Sharing.INSIDE) == name.endswith(("q_norm.weight", "k_norm.weight"))
 
 
 def test_degrees_that_do_not_divide_the_model_are_refused_with_its_divisors() -> None:

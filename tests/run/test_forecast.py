@@ -9,7 +9,7 @@ from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.encoder import Encoder
-from toolkit.model.presets import training_flops
+from toolkit.model.flops import training_flops
 from toolkit.run import run_presets
 from toolkit.run.data import open_run_data
 from toolkit.run.forecast import Machines, forecast
@@ -38,9 +38,8 @@ def test_arithmetic_is_that_of_the_batches(tmp_path):
     assert data.objectives["clm"].attention is AttentionKind.CAUSAL
     assert (rows.segments_BS == 1).all()
     model = data.run.settings.model
-    expected = (
-        training_flops(model, tokens=length, targets=length - 1, attended_pairs=length * (length + 1) / 2) / length
-    )
+    pairs = model.num_hidden_layers * length * (length + 1) // 2
+    expected = training_flops(model, tokens=length, targets=length - 1, attended_pairs=pairs) / length
     assert f"model FLOPs: {expected:.3g} per token" in forecast(data.run, data=data)[1]
 
 

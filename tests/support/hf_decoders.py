@@ -15,6 +15,10 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertDecoderConfig,
+    ModernBertDecoderForCausalLM,
+    ModernBertForMaskedLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -51,6 +55,15 @@ _LLAMA3 = {
 }
 _LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 
+_MODERNBERT = {
+    "num_hidden_layers": 4,
+    "local_attention": 16,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 5_000.0,
+    "local_rope_theta": 300.0,
+    "pad_token_id": 0,
+}
+
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama 2": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4, "rope_parameters": _LINEAR}),
     "llama 3": (LlamaConfig, LlamaForCausalLM, {"rope_parameters": _LLAMA3}),
@@ -59,6 +72,8 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"vocab_size": TOKENS + 57, "tie_word_embeddings": True}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"vocab_size": TOKENS + 33, "head_dim": 32}),
     "eurobert": (EuroBertConfig, EuroBertForMaskedLM, {"mask_token_id": 5}),
+    "modernbert": (ModernBertConfig, ModernBertForMaskedLM, _MODERNBERT),
+    "modernbert-decoder": (ModernBertDecoderConfig, ModernBertDecoderForCausalLM, _MODERNBERT),
 }
 """Configuration, class and what differs from the common shape, by family."""
 
@@ -73,7 +88,7 @@ def save_decoder(family: str, folder: Path, *, max_shard_size: str = "5GB", **ch
     model: PreTrainedModel = kind(config(**(_SHAPE | differences | changes)))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith(("norm.weight", "proj.bias")):
+            if name.endswith(("norm.weight", "proj.bias", "decoder.bias")):
                 parameter.copy_(0.5 + torch.rand_like(parameter))
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     save_tokenizer(folder)

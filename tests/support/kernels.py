@@ -19,12 +19,13 @@ def plain_flash(
     longest_queries: int,
     longest_keys: int,
     kind: AttentionKind,
+    window: int | None = None,
 ) -> Tensor:
     """What a flash kernel promises, in the plainest way: one softmax for each stretch and head."""
     mixed = []
     for stretch in _stretches(query_NHE, key_TKE, query_bounds_M, key_bounds_M, longest_queries, longest_keys):
         rows, keys, values = _heads_first(query_NHE, key_TKE, value_TKE, *stretch)
-        mixed.append((_probs(rows, keys, kind) @ values).transpose(0, 1))
+        mixed.append((_probs(rows, keys, kind, window) @ values).transpose(0, 1))
     return torch.cat(mixed)
 
 
@@ -51,11 +52,16 @@ def _heads_first(
     return query[first:stop].transpose(0, 1), keys, values
 
 
-def _probs(rows: Tensor, keys: Tensor, kind: AttentionKind) -> Tensor:
+def _probs(rows: Tensor, keys: Tensor, kind: AttentionKind, window: int | None) -> Tensor:
     scores = rows @ keys.transpose(1, 2) / rows.shape[2] ** 0.5
     if kind is AttentionKind.CAUSAL:
         assert scores.shape[1] == scores.shape[2]
         scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), float("-inf"))
+    if window is not None:
+        assert scores.shape[1] == scores.shape[2]
+        everything = torch.ones(scores.shape[1:])
+        is_far = (everything.triu(window + 1) + everything.tril(-window - 1)).bool()
+        scores = scores.masked_fill(is_far, float("-inf"))
     return torch.softmax(scores, dim=-1)
 
 
@@ -68,11 +74,12 @@ def traced_flash(
     longest_queries: int,
     longest_keys: int,
     kind: AttentionKind,
+    window: int | None = None,
 ) -> Tensor:
     """`plain_flash` as an operator that the compiler takes into its graph without looking inside."""
     output_NHE: Tensor = _forward(
         query_NHE, key_TKE, value_TKE, query_bounds_M, key_bounds_M, longest_queries, longest_keys,
-        kind is AttentionKind.CAUSAL,
+        kind is AttentionKind.CAUSAL, window,
     )  # fmt: skip
     return output_NHE
 
@@ -84,10 +91,10 @@ def _kind(is_causal: bool) -> AttentionKind:
 @torch.library.custom_op("toolkit_tests::flash", mutates_args=())
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor, longest_queries: int,
-    longest_keys: int, is_causal: bool,
+    longest_keys: int, is_causal: bool, window: int | None,
 ) -> Tensor:  # fmt: skip
     bounds = (query_bounds, key_bounds, longest_queries, longest_keys)
-    return plain_flash(query, key, value, *bounds, _kind(is_causal))
+    return plain_flash(query, key, value, *bounds, _kind(is_causal), window)
 
 
 @_forward.register_fake
@@ -98,14 +105,14 @@ def _(query: Tensor, *_: Any) -> Tensor:
 @torch.library.custom_op("toolkit_tests::flash_backward", mutates_args=())
 def _backward(
     d_output: Tensor, query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor,
-    longest_queries: int, longest_keys: int, is_causal: bool,
+    longest_queries: int, longest_keys: int, is_causal: bool, window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     bounds = (query_bounds, key_bounds, longest_queries, longest_keys)
     group, kind = query.shape[1] // key.shape[1], _kind(is_causal)
     d_query, d_key, d_value = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     for first, stop, first_key, stop_key in _stretches(query, key, *bounds):
         rows, keys, values = _heads_first(query, key, value, first, stop, first_key, stop_key)
-        probs = _probs(rows, keys, kind)
+        probs = _probs(rows, keys, kind, window)
         d_rows = d_output[first:stop].transpose(0, 1)
         d_probs = d_rows @ values.transpose(1, 2)
         d_scores = probs * (d_probs - (d_probs * probs).sum(-1, keepdim=True)) / query.shape[2] ** 0.5
@@ -126,7 +133,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradients(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
-    return (*_backward(d_output, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None)
+    return (*_backward(d_output, *ctx.saved_tensors, *ctx.rest), None, None, None, None, None, None)
 
 
 _forward.register_autograd(_gradients, setup_context=_keep)

@@ -17,6 +17,7 @@ from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.contracts import CONTRACT_VOCABULARY
+from toolkit.testing.models import tiny_settings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 from toolkit.training.problem import deal
 from toolkit.training.run_state import StepCounts
@@ -45,6 +46,7 @@ def _batcher(stream, *, micro, ranks, rank, device=_CPU, targets_multiple=1, dea
         seed=7,
         device=device,
         targets_multiple=targets_multiple,
+        model=tiny_settings(),
     )
 
 

@@ -89,6 +89,7 @@ def test_evaluation_leaves_the_cache_to_training(corpus_rows, compiled):
         seed=7,
         device=torch.device("cpu"),
         targets_multiple=STATIC_TARGETS_MULTIPLE,
+        model=tiny_settings(),
     )
     for step, name in enumerate(schedule):
         for batch in batcher.step(step, mixes[name]).micro_batches:

@@ -19,6 +19,7 @@ from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
 from toolkit.testing.distributed import run_distributed
+from toolkit.testing.models import tiny_settings
 from toolkit.training.batching import Batcher, StepRows
 from toolkit.training.steps_ahead import steps_ahead
 
@@ -62,6 +63,7 @@ def parts(tmp_path):
         seed=7,
         device=_CPU,
         targets_multiple=1,
+        model=tiny_settings(),
     )
     return batcher, StepMix(("mlm",), (registry.build("mlm", {}, corpus.vocabulary),), (1.0,))
 

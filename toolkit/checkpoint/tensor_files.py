@@ -21,13 +21,15 @@ _DOWNLOAD_AGAIN = "\nDownload the model again."
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Place of a tensor: its file and its name there."""
+    """Place of a tensor, or of some rows of one: its file and its name there."""
 
     path: Path
     name: str
     dtype: str
     """As the format writes it: F32, BF16, ..."""
     shape: tuple[int, ...]
+    first: int = 0
+    """Row of the stored tensor that this one begins with."""
 
 
 def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
@@ -42,7 +44,7 @@ def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
     for first in range(0, num_rows, rows_per_block):
         # Without a name here, which would hold it while the reader is at other files.
-        yield _block(place, first, min(first + rows_per_block, num_rows))
+        yield _block(place, place.first + first, place.first + min(first + rows_per_block, num_rows))
 
 
 def _block(place: TensorPlace, first: int, stop: int) -> torch.Tensor:

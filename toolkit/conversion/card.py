@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
-from toolkit.conversion.weights import HEAD
 from toolkit.objectives.mlm import MaskedNextTokenPrediction
 from toolkit.run.identity import last_kinds
 from toolkit.run.old_branches import as_fork
@@ -56,7 +55,7 @@ _NOTES = {
 Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask. The head of
 `AutoModelForSequenceClassification` pools the same way (`classifier_pooling: mean`); it is new and has to be trained.
 
-transformers' EuroBERT gives the embedding of the padding token (id {pad_id}) no gradient. The weight stored here was
+transformers' class gives the embedding of the padding token (id {pad_id}) no gradient. The weight stored here was
 trained like any other and is used as it is; only further training through that class leaves it where it stands.
 """,
     ExportForm.CAUSAL: "",
@@ -95,7 +94,7 @@ def model_card(
     """
     manifest = manifest.model_copy(update={"settings": as_fork(manifest.settings)})
     is_shifted = has_shifted_head(manifest, form, left_out=left_out)
-    has_own_class = form is ExportForm.CAUSAL or architecture == "EuroBertForMaskedLM"
+    has_own_class = form is ExportForm.CAUSAL or architecture.endswith("ForMaskedLM")
     tag = _PIPELINE_TAG[form] if has_own_class and not is_shifted else "feature-extraction"
     about = _SHIFTED_ABOUT if is_shifted else _ABOUT[form]
     base = manifest.origin.get("model", "")
@@ -137,7 +136,7 @@ def model_card(
 
 def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
     """True where an encoder's head was trained last to predict a hidden token at the position before it."""
-    is_read = form is ExportForm.BIDIRECTIONAL and HEAD not in left_out
+    is_read = form is ExportForm.BIDIRECTIONAL and not left_out
     return is_read and MaskedNextTokenPrediction.name in last_kinds(manifest)
 
 

@@ -7,6 +7,8 @@ Weights pass through one tensor at a time, so that a model larger than memory co
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from itertools import chain
 from math import prod
 from operator import attrgetter
 from pathlib import Path
@@ -28,15 +30,16 @@ from toolkit.conversion.forms import (
     ExportDtype,
     ExportForm,
     configuration,
-    exported_class,
     exported_pad_id,
-    rope_scaling,
+    hub_form,
 )
 from toolkit.conversion.parity import NativeModel, Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tokenizer import update_json, write_json
-from toolkit.conversion.weights import HEAD, settings_of
+from toolkit.conversion.weights import HubTensors, settings_of
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
+from toolkit.model.families import HubForm, family_of
+from toolkit.model.parameters import HEAD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -87,9 +90,11 @@ def to_hf(
         checkpoint: a checkpoint folder, or a run folder (its newest intact checkpoint).
         out: must not exist, or be an empty folder.
         form: `"bidirectional"` or `"causal"`.
-        architecture: `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM; with norms of heads,
-            Qwen3ForCausalLM), with `is_causal: false` in the configuration of a bidirectional one. None takes the first
-            for an encoder without norms of heads, else the second.
+        architecture: of a model of Llama's family, `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM;
+            with norms of heads, Qwen3ForCausalLM), of ModernBERT's `"modernbert"` (ModernBertForMaskedLM) or
+            `"modernbert-decoder"` (ModernBertDecoderForCausalLM); a decoder's class has `is_causal: false` in the
+            configuration of a bidirectional model. None takes the first for an encoder without norms of heads, else
+            the second.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
         sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
             mean, and leave out a head of its own, which it does not use; for the bidirectional form.
@@ -110,14 +115,15 @@ def to_hf(
     check_output(out)
     source = open_checkpoint(checkpoint)
     settings, vocabulary = settings_of(source), source.manifest.vocabulary.vocabulary()
-    config = configuration(form, settings, vocabulary=vocabulary, dtype=dtype, architecture=architecture)
-    class_name = exported_class(form, architecture, settings)
+    hub = hub_form(settings, form, architecture)
+    config = configuration(hub, form, settings, vocabulary=vocabulary, dtype=dtype)
+    tensors = HubTensors(settings, family_of(settings).types[hub.model_type])
     # A tied head is the embedding, so a folder without it does not exist.
-    left_out = frozenset({HEAD} if sentence_transformers and not settings.tie_word_embeddings else ())
+    left_out = frozenset({tensors.head} if sentence_transformers and not settings.tie_word_embeddings else ())
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
-        _write_config(folder, settings, config, form)
-        _write_weights(folder, source, settings, dtype, left_out=left_out)
+        _write_config(folder, hub, config, form)
+        _write_weights(folder, source, tensors, dtype, left_out=left_out)
         differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
         if sentence_transformers:
             _write_modules(folder, settings, row_length=source.manifest.table("data").get("sequence_length"))
@@ -125,7 +131,7 @@ def to_hf(
             source.manifest,
             form,
             name=out.name,
-            architecture=class_name,
+            architecture=hub.class_name,
             library="sentence-transformers" if sentence_transformers else "transformers",
             left_out=left_out,
         )
@@ -144,8 +150,8 @@ def to_hf(
         step=source.manifest.step,
         form=form,
         dtype=dtype,
-        architecture=class_name,
-        notes=(*_notes(form, class_name, settings, source, left_out=left_out), *differences),
+        architecture=hub.class_name,
+        notes=(*_notes(form, hub.class_name, settings, source, left_out=left_out), *differences),
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
         files=files,
@@ -164,7 +170,7 @@ def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int
     except UserError as error:
         raise ToolkitError(str(error)) from error
     if stock.problems == {"missing_keys": sorted(left_out)}:
-        stock = replace(stock, problems={}, head=native.read)
+        stock = replace(stock, problems={}, head=partial(native.read, HEAD))
     if stock.problems:
         raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
     found = []
@@ -174,35 +180,28 @@ def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int
     return next((each for each in found if not each.is_within_tolerance), max(found, key=attrgetter("max_difference")))
 
 
-def _write_config(folder: Path, settings: ModelSettings, config: "PreTrainedConfig", form: ExportForm) -> None:
+def _write_config(folder: Path, hub: HubForm, config: "PreTrainedConfig", form: ExportForm) -> None:
     from transformers import GenerationConfig
 
     config.save_pretrained(folder)
-    # Readers of Llama folders other than transformers 5 know the angles by their old places only.
-    old_places: dict[str, object] = {"rope_theta": settings.rope_theta}
-    if settings.rope_scaling is not None:
-        old_places["rope_scaling"] = rope_scaling(settings)
-    update_json(folder / "config.json", old_places)
+    update_json(folder / "config.json", hub.old_keys)
     if form is ExportForm.CAUSAL:
         GenerationConfig.from_model_config(config).save_pretrained(folder)
 
 
 def _write_weights(
-    folder: Path, source: Checkpoint, settings: ModelSettings, dtype: ExportDtype, *, left_out: frozenset[str]
+    folder: Path, source: Checkpoint, tensors: HubTensors, dtype: ExportDtype, *, left_out: frozenset[str]
 ) -> None:
     """The safetensors of a folder, one tensor at a time; a tied head has none of its own, as transformers expects."""
-    shapes = {name: entry.shape for name, entry in source.manifest.tensors.items() if name not in left_out}
+    shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
     # All exported classes have a bias at the output too wherever query, key and value have one.
-    zeros = {
-        f"model.layers.{number}.self_attn.o_proj.bias": (settings.hidden_size,)
-        for number in range(settings.num_hidden_layers)
-        if settings.qkv_bias
-    }
+    outputs = [name for name in shapes if name.endswith("o_proj.weight")] if tensors.settings.qkv_bias else []
+    zeros = {name.replace("weight", "bias"): shapes[name][:1] for name in outputs}
     shapes |= zeros
 
     def read(name: str) -> Iterator[Tensor]:
-        blocks = [torch.zeros(zeros[name])] if name in zeros else source.rows(name)
-        for block in blocks:
+        parts = [[torch.zeros(zeros[name])]] if name in zeros else map(source.rows, tensors.parts[name])
+        for block in chain.from_iterable(parts):
             yield block.to(dtype.torch_dtype)
 
     itemsize = dtype.torch_dtype.itemsize
@@ -248,7 +247,7 @@ def _notes(
             f"the tokenizer names neither pad nor eos, and the model's pad id {vocabulary.pad_id} is an ordinary "
             f"token: {named} named as pad instead"
         )
-    if form is ExportForm.BIDIRECTIONAL and class_name != "EuroBertForMaskedLM":
+    if form is ExportForm.BIDIRECTIONAL and not class_name.endswith("ForMaskedLM"):
         why = "transformers has no masked-LM class with norms of heads: " if settings.qk_norm else ""
         head = "" if left_out else "the head through AutoModelForCausalLM and "
         notes.append(

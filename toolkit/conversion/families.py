@@ -18,27 +18,20 @@ from toolkit.core.settings import explain
 from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
-
-FAMILIES = {
-    "llama": "Llama, SmolLM, TinyLlama",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    "eurobert": "EuroBERT",
-}
-"""Families that are read, by `model_type`."""
+from toolkit.model.families import HUB_TYPES
 
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 _REMEDY = "Download the model again, or repair the file."
-_SILU = ("silu", "swish")
-_FULL, _SLIDING = "full_attention", "sliding_attention"
-_KEYS_OF_ANGLES = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}
 
 
 @dataclass(frozen=True)
@@ -68,24 +61,21 @@ def describe(folder: Path, name: str) -> Described:
     raw = _read(folder, name)
     family = raw.get("model_type")
     parts = list(_unsupported_keys(raw))
-    if not isinstance(family, str) or family not in FAMILIES:
-        parts.insert(0, f"model_type={family!r} (supported: {', '.join(FAMILIES)})")
+    if not isinstance(family, str) or family not in HUB_TYPES:
+        parts.insert(0, f"model_type={family!r} (supported: {', '.join(HUB_TYPES)})")
         if raw.get("auto_map"):
             parts.append("code of its own (auto_map), which is never run")
         raise _refusal(name, parts)
     config = _resolved(folder, name)
-    parts += _unsupported_values(config)
+    parts += HUB_TYPES[family].unsupported(config, raw)
     if parts:
         raise _refusal(name, parts)
-    notes = []
-    if (window := _window(config)) is not None:
-        notes.append(f"sliding_window={window:,} reaches over all {config.max_position_embeddings:,} positions")
-    if getattr(config, "attention_dropout", 0):
-        notes.append(f"attention_dropout={config.attention_dropout} is left out")
+    notes = list(HUB_TYPES[family].notes(config))
     if raw.get("auto_map"):
         notes.append(f"code of its own (auto_map) is not run: read as transformers' own {family}")
-    is_decoder = family != "eurobert" and getattr(config, "is_causal", True) is not False
-    if family != "eurobert" and not is_decoder:
+    has_encoder_class = HUB_TYPES[family].types[family].is_encoder
+    is_decoder = not has_encoder_class and getattr(config, "is_causal", True) is not False
+    if not has_encoder_class and not is_decoder:
         notes.append("is_causal: false in config.json: an encoder, compared with bidirectional attention")
     return Described(
         family=family,
@@ -113,27 +103,13 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
 
 
 def _settings(config: Any, family: str, name: str) -> ModelSettings:
-    angles = dict(config.rope_parameters)
-    width, heads = config.hidden_size, config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or width // heads
-    shape: dict[str, Any] = {
-        key: getattr(config, key)
-        for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
-    }
-    kind = angles.get("rope_type", "default")
-    scaling = {key: angles.get(key) for key in ("rope_type", *_KEYS_OF_ANGLES[kind])} if kind != "default" else None
-    shape |= {"rope_theta": angles.get("rope_theta"), "rope_scaling": scaling}
+    shape: dict[str, Any] = {key: getattr(config, key) for key in _SHARED}
     try:
         return ModelSettings(
             **shape,
-            num_attention_heads=heads,
-            num_key_value_heads=config.num_key_value_heads,
-            head_dim=None if head_dim * heads == width else head_dim,
-            qkv_bias=family == "qwen2" or bool(getattr(config, "attention_bias", False)),
-            qk_norm=family == "qwen3",
             tie_word_embeddings=bool(config.tie_word_embeddings),
-            rms_norm_eps=float(config.rms_norm_eps),
             initializer_range=float(config.initializer_range),
+            **HUB_TYPES[family].settings_of(config),
         )
     except ValidationError as error:
         found = explain(error, ModelSettings).splitlines()[0]
@@ -152,44 +128,10 @@ def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
     for key in _SCALES:
         if raw.get(key) not in (None, 1, 1.0):
             yield f"scaled streams ({key}={raw[key]!r})"
-    for key in ("layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"):
-        if raw.get(key) and "rms_norm_eps" not in raw:
-            yield f"a norm other than RMSNorm ({key}={raw[key]!r})"
     if raw.get("quantization_config"):
         yield "quantised weights (quantization_config)"
     if raw.get("no_rope_layers") or raw.get("no_rope_layer_interval"):
         yield "layers without rotary positions (no_rope_layers)"
-
-
-def _unsupported_values(config: Any) -> Iterator[str]:
-    """Parts that a known family can have and ours has not."""
-    angles = config.rope_parameters or {}
-    if by_layer := [key for key, value in angles.items() if isinstance(value, dict)]:
-        yield f"rotary angles that differ from layer to layer (rope_parameters of {', '.join(by_layer)})"
-    kind = angles.get("rope_type", "default")
-    if kind not in _KEYS_OF_ANGLES:
-        yield f"rotary angles of type {kind!r} (rope_scaling; supported: {', '.join(_KEYS_OF_ANGLES)})"
-    if (share := angles.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None))) not in (None, 1):
-        yield f"heads that are rotated in part (partial_rotary_factor={share})"
-    if config.hidden_act not in _SILU:
-        yield f"the activation hidden_act={config.hidden_act!r} (ours is silu)"
-    if getattr(config, "mlp_bias", False):
-        yield "biases in the feed-forward layers (mlp_bias=true)"
-    window = _window(config)
-    if window is not None and window < config.max_position_embeddings:
-        yield f"sliding-window attention (sliding_window={window:,})"
-    others = {str(kind) for kind in getattr(config, "layer_types", None) or ()} - {_FULL}
-    if others - {_SLIDING} or (others and window is None):
-        yield f"layers of other kinds than full attention (layer_types: {', '.join(sorted(others))})"
-
-
-def _window(config: Any) -> int | None:
-    """The window that some layer looks through; None where all see everything."""
-    window: int | None = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if config.model_type in ("llama", "eurobert") or (kinds and _SLIDING not in kinds):
-        return None
-    return window
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
@@ -227,7 +169,8 @@ def _resolved(folder: Path, name: str) -> Any:
 
 def _refusal(name: str, parts: list[str]) -> UserError:
     listed = "\n".join(f"  {part}" for part in parts)
+    models = ", ".join(family.types[each].models for each, family in HUB_TYPES.items())
     return UserError(
         f"{name} uses features that this toolkit's model does not support:\n"
-        f"{listed}\nUse a model without them, of one of these families: {', '.join(FAMILIES.values())}."
+        f"{listed}\nUse a model without them, of one of these families: {models}."
     )

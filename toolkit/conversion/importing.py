@@ -23,10 +23,12 @@ from toolkit.conversion.folders import check_output, local_files, output_directo
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
 from toolkit.conversion.tokenizer import compare_ids, open_other_tokenizer, open_tokenizer, preprocess_options
 from toolkit.conversion.vocabulary import VocabularyChange, change_vocabulary
-from toolkit.conversion.weights import EMBEDDING, HEAD, HubWeights, check_tensors, shapes_of
+from toolkit.conversion.weights import HubTensors, HubWeights, check_tensors, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
+from toolkit.model.families import HUB_TYPES
+from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 
 DEFAULT_MASK_TOKEN = "auto"
 _DIGEST_OF_NOTHING = "0" * 32
@@ -97,8 +99,12 @@ def from_hf(
     check_output(out)
     folder = local_files(name)
     described = describe(folder, name)
-    weights = HubWeights.open(folder, is_tied=described.settings.tie_word_embeddings)
-    changes = [*described.notes, *check_tensors(weights, described.settings)]
+    settings, hub = described.settings, HUB_TYPES[described.family].types[described.family]
+    stored, tensors = HubWeights.open(folder), HubTensors(settings, hub)
+    if settings.tie_word_embeddings:
+        stored = stored.with_embedding(hub)
+    changes = [*described.notes, *check_tensors(stored, tensors)]
+    weights = stored.by_our_names(tensors)
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
         vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
         origin = {**_origin(name, folder), "family": described.family}
@@ -186,11 +192,11 @@ def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: l
 
 
 def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable[Tensor]:
-    """A parameter, fp32, in blocks of rows; embedding and head with the rows of the checkpoint's vocabulary.
+    """A parameter, fp32, in blocks of rows; embedding, head and its bias with those of the checkpoint's vocabulary.
 
     An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
     """
-    mask, is_indexed = vocabulary.new_mask, name in (EMBEDDING, HEAD)
+    mask, is_indexed = vocabulary.new_mask, name in (EMBEDDING, HEAD, HEAD_BIAS)
     is_new = mask is not None and is_indexed
     is_grown = vocabulary.settings.vocab_size != weights.shape(EMBEDDING)[0]
     mean = None
@@ -198,7 +204,8 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
         mean = _mean_row(weights, name, vocabulary.tokenizer.encoded_vocabulary_size)
     blocks = weights.rows(name)
     if vocabulary.change is not None and is_indexed:
-        blocks = vocabulary.change.rows(weights.tensor(name))
+        old = weights.tensor(name)
+        blocks = (rows.view(-1, *old.shape[1:]) for rows in vocabulary.change.rows(old.view(len(old), -1)))
     first = 0
     for block in blocks:
         if not torch.isfinite(block).all():
@@ -215,7 +222,7 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
 
 def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
     """The mean of the first `num_rows` rows: those of tokens, without padding."""
-    total = torch.zeros(weights.shape(name)[1], dtype=torch.float64)
+    total = torch.zeros(weights.shape(name)[1:], dtype=torch.float64)
     first = 0
     for block in weights.rows(name):
         total += block[: max(0, num_rows - first)].double().sum(0)

@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from toolkit.checkpoint.read import Checkpoint
-from toolkit.conversion.weights import EMBEDDING, HEAD, USE_WHOLE, HubWeights
+from toolkit.conversion.weights import USE_WHOLE, HubWeights, shapes_of
 from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
+from toolkit.model.families import HUB_TYPES
 from toolkit.model.layers import linear
+from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 
 _TOLERANCE = 2e-5
 # Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose
@@ -94,7 +96,7 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
     """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first."""
     with torch.device("meta"):
         encoder = Encoder(settings)
-    shapes = {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
+    shapes = shapes_of(settings)
     found = checkpoint.manifest.tensors
     if missing := shapes.keys() ^ found.keys():
         example = ", ".join(sorted(missing)[:3])
@@ -123,8 +125,8 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
 class StockModel:
     """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
 
-    `problems` are tensors that were missing, left over or of another shape, by kind; `head` reads the head by its name,
-    where the folder has none.
+    `problems` are tensors that were missing, left over or of another shape, by kind; `head` reads the head, where the
+    folder has none.
     """
 
     folder: Path
@@ -132,7 +134,7 @@ class StockModel:
     encode: Any
     model: Any
     problems: dict[str, list[str]]
-    head: Callable[[str], Tensor] | None = None
+    head: Callable[[], Tensor] | None = None
 
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
@@ -145,7 +147,8 @@ def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
         with quiet_transformers():
             encode = AutoTokenizer.from_pretrained(tokenizer, **local)
             family = AutoConfig.from_pretrained(folder, **local).model_type
-            auto: Any = AutoModelForMaskedLM if family == "eurobert" else AutoModelForCausalLM
+            is_encoder = HUB_TYPES[family].types[family].is_encoder
+            auto: Any = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
             )
@@ -203,9 +206,10 @@ def compare_logits(
     for theirs_NV in _stock_logits(stock, [(alone[None], None), (batch_BS, batch_mask_BS)]):
         # Read for each of the two passes: keeping it would add to the peak memory of the other model's tensors.
         head_VD = native.read(EMBEDDING if native.encoder.settings.tie_word_embeddings else HEAD)
+        bias_V = None if native.encoder.lm_head.bias is None else native.read(HEAD_BIAS)
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
-            expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD).float()[:, ours_V]
+            expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD, bias_V).float()[:, ours_V]
             differences_NV = theirs_NV[start : start + _ROWS, theirs_V] - expected_NV
             # The maximum of a tensor, unlike Python's own, keeps a difference that is not a number.
             differences = torch.stack([torch.tensor(found.max_difference), differences_NV.abs().max()])
@@ -229,11 +233,13 @@ def _rounding_error(stock: StockModel, input_ids_BS: Tensor) -> float:
 
 
 def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: AttentionKind) -> Tensor:
-    """Our hidden states of all texts, packed as segments of one row: (N, D)."""
+    """Our hidden states of all texts, as the head's matrix takes them, packed as segments of one row: (N, D)."""
     lengths = torch.tensor([len(ids) for ids in texts])
     segments_BS = torch.repeat_interleave(torch.arange(1, len(texts) + 1), lengths)[None]
     with _streamed(native.encoder, native.read):
-        hidden_ND: Tensor = native.encoder.model(torch.cat(texts)[None], segments_BS, attention, None)
+        hidden_ND: Tensor = native.encoder.head(
+            native.encoder.model(torch.cat(texts)[None], segments_BS, attention, None)
+        )
     return hidden_ND
 
 
@@ -242,11 +248,14 @@ def _stock_logits(
 ) -> Iterator[Tensor]:
     """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
     model = stock.model
-    weights = HubWeights.open(stock.folder, is_tied=model.config.tie_word_embeddings)
+    weights = HubWeights.open(stock.folder)
+    if model.config.tie_word_embeddings:
+        family = model.config.model_type
+        weights = weights.with_embedding(HUB_TYPES[family].types[family])
 
     def read(name: str) -> Tensor:
-        if name == HEAD and stock.head is not None:
-            return stock.head(name).to(dtype)
+        if stock.head is not None and name not in weights.names:
+            return stock.head().to(dtype)
         return weights.tensor(name, dtype)
 
     with _streamed(model, read):

@@ -3,7 +3,9 @@ the model that a checkpoint of ours describes.
 """
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,28 +18,65 @@ from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.settings import explain
 from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder
+from toolkit.model.families import HubType
+from toolkit.model.parameters import BLOCKS, EMBEDDING, HEAD, parameter_axes, shape_of
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-"""Names of the two matrices that are one where a model ties them."""
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
+_BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
 _ANGLES = "rotary_emb.inv_freq"
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
+class HubTensors:
+    """Tensors of a model as a `model_type` of Hugging Face names them: each is one of ours, or several of them in rows.
+
+    Attributes:
+        parts: names of ours, by name there.
+        shapes: by name there.
+    """
+
+    def __init__(self, settings: ModelSettings, hub: HubType) -> None:
+        self.settings = settings
+        self.parts: dict[str, list[str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        axes = parameter_axes(settings)
+        for name, of in axes.items():
+            theirs, shape = hub_name(name, hub), shape_of(of, settings)
+            rows = self.shapes[theirs][0] if theirs in self.shapes else 0
+            self.parts.setdefault(theirs, []).append(name)
+            self.shapes[theirs] = (rows + shape[0], *shape[1:])
+        self.embedding, self.head = hub_name(EMBEDDING, hub), hub_name(HEAD, hub)
+
+
+def hub_name(name: str, hub: HubType) -> str:
+    """Name of the tensor that holds a parameter of ours."""
+    module, _, kind = name.rpartition(".")
+    block = _BLOCK.match(module)
+    place = block.group() if block else ""
+    inside = module.removeprefix(place)
+    return f"{place}{hub.names.get(inside, inside)}.{kind}"
+
+
 class HubWeights:
-    """Every tensor of a folder by its name. Made by `HubWeights.open`."""
+    """Every tensor of a folder by its name there. Made by `HubWeights.open`."""
 
     def __init__(self, folder: Path, places: dict[str, TensorPlace]) -> None:
         self.folder = folder
         self._places = places
 
-    @classmethod
-    def open(cls, folder: Path, *, is_tied: bool) -> "HubWeights":
-        """Find the files and check that every tensor they announce is there whole.
+    def by_our_names(self, tensors: HubTensors) -> "HubWeights":
+        """The same by the names of our parameters, of which one may be some rows of a tensor."""
+        shapes, places = shapes_of(tensors.settings), {}
+        for theirs, parts in tensors.parts.items():
+            first = 0
+            for name in parts:
+                places[name] = replace(self._places[theirs], first=first, shape=shapes[name])
+                first += shapes[name][0]
+        return HubWeights(self.folder, places)
 
-        Where embedding and head are one, it may be stored under the head's name alone, as by safetensors' `save_model`.
-        """
+    @classmethod
+    def open(cls, folder: Path) -> "HubWeights":
+        """Find the files and check that every tensor they announce is there whole."""
         listed = _listed(folder)
         places: dict[str, TensorPlace] = {}
         for path in sorted(set(listed.values())) or [folder / _SINGLE]:
@@ -52,9 +91,17 @@ class HubWeights:
                     f"{path} lacks {first_few(lost)}, which {_INDEX} says it holds.\nDownload the model again."
                 )
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
-        if is_tied and HEAD in places and EMBEDDING not in places:
-            places[EMBEDDING] = places.pop(HEAD)
         return cls(folder, places)
+
+    def with_embedding(self, hub: HubType) -> "HubWeights":
+        """The same with the embedding by its own name, where it is stored under that of the head that it is tied to,
+        as by safetensors' `save_model`.
+        """
+        embedding, head = hub_name(EMBEDDING, hub), hub_name(HEAD, hub)
+        if embedding in self._places or head not in self._places:
+            return self
+        others = {name: place for name, place in self._places.items() if name != head}
+        return HubWeights(self.folder, others | {embedding: self._places[head]})
 
     @property
     def names(self) -> frozenset[str]:
@@ -131,22 +178,19 @@ def settings_of(source: Checkpoint) -> ModelSettings:
 
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of our model, by name; a tied head has none."""
-    with torch.device("meta"):
-        encoder = Encoder(settings)
-    return {name: tuple(parameter.shape) for name, parameter in encoder.named_parameters()}
+    return {name: shape_of(axes, settings) for name, axes in parameter_axes(settings).items()}
 
 
-def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]:
+def check_tensors(weights: HubWeights, tensors: HubTensors) -> Iterator[str]:
     """Raise for tensors that the model does not have; yield notes on those that are dropped without loss."""
-    shapes = shapes_of(settings)
-    others = sorted(weights.names - shapes.keys())
-    if missing := sorted(shapes.keys() - weights.names):
+    settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
+    if missing := sorted(tensors.shapes.keys() - weights.names):
         instead = f"; it holds {first_few(others)} instead" if others else ""
         raise CheckpointError(
             f"{weights.folder} lacks {first_few(missing)}, which its config.json requires{instead}.\n"
             "Download the model again; one that was saved without its head has to be saved with it."
         )
-    for name, shape in shapes.items():
+    for name, shape in tensors.shapes.items():
         if weights.shape(name) != shape:
             raise CheckpointError(
                 f"{weights.folder}: {name} has shape {weights.shape(name)}, but its config.json describes {shape}.\n"
@@ -156,9 +200,9 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
     for name in others:
         if name.endswith(_ANGLES):
             continue
-        if name == HEAD and settings.tie_word_embeddings:
-            _check_tied(weights)
-            yield f"{HEAD} is stored beside {EMBEDDING}, equals it, and is left out"
+        if name == tensors.head and settings.tie_word_embeddings:
+            _check_tied(weights, tensors)
+            yield f"{tensors.head} is stored beside {tensors.embedding}, equals it, and is left out"
         elif name.endswith("o_proj.bias") and settings.qkv_bias:
             _check_zero(weights, name)
         else:
@@ -174,11 +218,12 @@ def check_tensors(weights: HubWeights, settings: ModelSettings) -> Iterator[str]
         yield "the biases of o_proj are zero and are left out"
 
 
-def _check_tied(weights: HubWeights) -> None:
-    pairs = zip(weights.rows(EMBEDDING), weights.rows(HEAD), strict=False)
-    if weights.shape(HEAD) != weights.shape(EMBEDDING) or not all(torch.equal(one, other) for one, other in pairs):
+def _check_tied(weights: HubWeights, tensors: HubTensors) -> None:
+    embedding, head = tensors.embedding, tensors.head
+    pairs = zip(weights.rows(embedding), weights.rows(head), strict=False)
+    if weights.shape(head) != weights.shape(embedding) or not all(torch.equal(one, other) for one, other in pairs):
         raise CheckpointError(
-            f"{weights.folder}: config.json ties {HEAD} to {EMBEDDING}, but the two differ.\n"
+            f"{weights.folder}: config.json ties {head} to {embedding}, but the two differ.\n"
             "Set tie_word_embeddings to false in config.json if the head was trained apart."
         )
 

@@ -26,7 +26,8 @@ from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.step import LossTerm, MicroBatch, NonFiniteStep, StepResult
 from toolkit.model.config import ModelSettings
-from toolkit.model.encoder import Encoder, Head
+from toolkit.model.encoder import Encoder
+from toolkit.model.head import Head
 from toolkit.model.segments import to_device
 from toolkit.parallel.stages import Stage
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 
 from toolkit.core.types import AttentionKind
+from toolkit.model.config import ModelSettings
+from toolkit.model.flops import attended_pairs
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 
@@ -23,12 +25,14 @@ class MicroBatch:
     objective_N: torch.Tensor | None = None
     """int64, the number of the objective of each target; None: the first's, in a step of one."""
 
-    @property
-    def attended_pairs(self) -> int:
-        """Number of (query, key) pairs that see each other."""
+    def attended_pairs(self, model: ModelSettings) -> int:
+        """(Query, key) pairs that see each other, over all layers, whatever a kernel computes besides."""
         if isinstance(self.attention, MixedRows):
-            return self.attention.attended_pairs
-        return self.layout.attended_pairs(self.attention)
+            causal, bidirectional = self.attention.causal.lengths, self.attention.bidirectional.lengths
+            return attended_pairs(model, AttentionKind.CAUSAL, causal) + attended_pairs(
+                model, AttentionKind.BIDIRECTIONAL, bidirectional
+            )
+        return attended_pairs(model, self.attention, self.layout.lengths)
 
     @property
     def weight(self) -> torch.Tensor:

@@ -15,7 +15,7 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import counted, quoted
 from toolkit.inspection.family import family_tree
 from toolkit.model.config import ModelSettings
-from toolkit.model.presets import parameter_counts
+from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import settings_in, snapshot

@@ -10,7 +10,9 @@ V vocabulary, H query heads, K key-value heads, E width of one head, M bounds of
 from typing import TYPE_CHECKING, Any
 
 from toolkit.model.config import ModelSettings
-from toolkit.model.presets import MODEL_PRESETS, model_settings, parameter_counts, training_flops
+from toolkit.model.flops import attended_pairs, training_flops
+from toolkit.model.parameters import parameter_counts
+from toolkit.model.presets import MODEL_PRESETS, model_settings
 
 if TYPE_CHECKING:
     from toolkit.model.activation_checkpointing import checkpoint_blocks_
@@ -24,6 +26,7 @@ __all__ = [
     "Encoder",
     "ModelSettings",
     "SegmentLayout",
+    "attended_pairs",
     "checkpoint_blocks_",
     "compile_blocks_",
     "initialize_",

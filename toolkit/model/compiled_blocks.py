@@ -45,8 +45,10 @@ def _compiler_options() -> dict[str, Any]:
 def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> None:
     """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
     context = arguments[1]
-    if isinstance(context.attention, SegmentAttention):
-        layout = context.attention.layout
+    # That of any layer type: all have one layout.
+    attention = next(iter(context.attention.values()))
+    if isinstance(attention, SegmentAttention):
+        layout = attention.layout
         torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
         if layout.targets is not None:
             torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)

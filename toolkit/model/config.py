@@ -5,12 +5,24 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from toolkit.core.settings import Settings
+from toolkit.core.types import AttentionKind
 
 ActivationCheckpointing = Literal["none", "selective", "full"]
 """What the backward pass of a block computes again: nothing, all but matrix products, or everything."""
 
 AttentionKernel = Literal["flash3", "flash4", "flash2"]
 """Attention on a GPU: FlashAttention-3, 4, torch's 2."""
+
+
+_LOCAL_ATTENTION = 128
+# Settings that models of one family have alone.
+_OF_ONE_FAMILY = {
+    "llama": ("num_key_value_heads", "head_dim", "qkv_bias", "qk_norm", "rope_scaling"),
+    "modernbert": ("local_attention", "global_attn_every_n_layers", "local_rope_theta"),
+}
+
+LayerType = Literal["full_attention", "sliding_attention"]
+"""What a layer's attention reaches: its segment, or a window of it. Names as in transformers."""
 
 
 class RopeScaling(Settings):
@@ -38,8 +50,10 @@ class RopeScaling(Settings):
 
 
 class ModelSettings(Settings):
-    """The shape of an encoder. The names are those of a Hugging Face Llama or EuroBERT configuration."""
+    """The shape of an encoder. The names are those of a Hugging Face Llama, EuroBERT or ModernBERT configuration."""
 
+    family: Literal["llama", "modernbert"] = "llama"
+    """Parts of the blocks and the head: those of Llama and EuroBERT, or of ModernBERT."""
     vocab_size: int | None = Field(default=None, ge=1)
     """Entries in the embedding and the head. Unset: the tokenizer's with its mask, rounded up to a multiple of 64."""
     hidden_size: int = Field(ge=1)
@@ -61,9 +75,15 @@ class ModelSettings(Settings):
     tie_word_embeddings: bool = False
     """Use one matrix for the embedding and the head."""
     rms_norm_eps: float = Field(default=1e-5, gt=0)
-    """Added to the mean square inside each norm."""
+    """Added to the mean square inside each norm, of either kind; ModernBERT's `norm_eps`."""
+    local_attention: int | None = Field(default=None, ge=2)
+    """Width of the window of ModernBERT's sliding layers: a position sees half of it to each side. Not given: 128."""
+    global_attn_every_n_layers: int = Field(default=3, ge=1)
+    """Of ModernBERT's layers, the first of each so many sees the whole segment; the others slide."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """Base of the rotary position angles."""
+    local_rope_theta: float | None = Field(default=None, gt=0)
+    """Base of those in sliding layers. Not given: `rope_theta`."""
     rope_scaling: RopeScaling | None = None
     """A table that stretches the rotary angles, as in Llama 3.1 and later. Not given: they stay as they are."""
     initializer_range: float = Field(default=0.02, gt=0)
@@ -90,6 +110,42 @@ class ModelSettings(Settings):
                 f"num_key_value_heads={self.key_value_heads}. Each key-value head serves equally many query heads."
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_family(self) -> "ModelSettings":
+        others = [key for family, keys in _OF_ONE_FAMILY.items() if family != self.family for key in keys]
+        for key in others:
+            if (value := getattr(self, key)) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}={value!r} is not for models of the family {self.family!r}. Leave it out.")
+        return self
+
+    @property
+    def layer_types(self) -> tuple[LayerType, ...]:
+        """What the attention of each layer reaches."""
+        every = self.global_attn_every_n_layers if self.family == "modernbert" else 1
+        return tuple(
+            "sliding_attention" if number % every else "full_attention" for number in range(self.num_hidden_layers)
+        )
+
+    @property
+    def window_width(self) -> int:
+        """`local_attention`, with the default filled in."""
+        return self.local_attention or _LOCAL_ATTENTION
+
+    def window(self, layer_type: LayerType, kind: AttentionKind) -> int | None:
+        """How far a position sees to each side of itself in layers of a type; None: its whole segment.
+
+        Half of `local_attention`, which under causal attention counts the position itself: so do the two classes of
+        transformers.
+        """
+        if layer_type == "full_attention":
+            return None
+        half = self.window_width // 2
+        return half - 1 if kind is AttentionKind.CAUSAL else half
+
+    def rope_base(self, layer_type: LayerType) -> float:
+        """Base of the angles in layers of a type."""
+        return self.local_rope_theta or self.rope_theta if layer_type == "sliding_attention" else self.rope_theta
 
     @property
     def head_size(self) -> int:

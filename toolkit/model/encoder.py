@@ -1,10 +1,11 @@
 """The whole model: token ids and segments in, one scaled sum of cross-entropies out.
 
-EuroBERT's architecture (Llama's, without the causal mask as a fixture): pre-norm blocks of grouped-query attention
-with rotary positions and a SwiGLU feed-forward, RMSNorm, no biases; as options what other decoders add: biases of
-query, key and value, norms of query and key heads, stretched angles. Parameters carry their Hugging Face names. Rows
-are packed with segments, so everything between embedding and head works on the T = B x S positions of a micro-batch
-as one list. Weights may be fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either way.
+Pre-norm blocks of grouped-query attention with rotary positions and a gated feed-forward, no biases. The rest are parts
+that a family names (`toolkit.model.families`): Llama's and EuroBERT's, or ModernBERT's norms, activation, head, and
+layers that see a window alone; and options that other decoders add: biases of query, key and value, norms of query and
+key heads, stretched angles. Parameters carry the names that Hugging Face gives Llama's. Rows are packed with segments,
+so everything between embedding and head works on the T = B x S positions of a micro-batch as one list. Weights may be
+fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either way.
 
 Only hidden states go from block to block; what a block needs besides is a `ForwardContext`, which a pipeline stage can
 make for itself. The last block computes positions with a target only, and is a module of its own.
@@ -13,18 +14,19 @@ Each parameter is used only inside the forward of the module that owns it, and t
 `Encoder.forward`: an engine that takes weights away between modules (ZeRO-3) needs both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import MixedAttention, SegmentAttention
-from toolkit.model.config import ModelSettings
-from toolkit.model.kernels.cross_entropy import cross_entropy_sum
-from toolkit.model.kernels.cross_entropy_forms import EAGER, CrossEntropyForm, VocabularyColumns
+from toolkit.model.config import LayerType, ModelSettings
+from toolkit.model.families import family_of
+from toolkit.model.head import Head, Transform
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import (
     Embedding,
@@ -33,11 +35,14 @@ from toolkit.model.layers import (
     RMSNorm,
     RopeCosSin,
     apply_rope,
-    linear,
+    norm_of,
     rope_cos_sin,
     separate_products,
 )
 from toolkit.model.segments import MixedRows, SegmentLayout
+
+# By the names that families call them.
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu}
 
 
 class Encoder(nn.Module):
@@ -55,7 +60,8 @@ class Encoder(nn.Module):
             raise SettingsError("model.vocab_size is not known. Give it a number, or take the tokenizer's size.")
         self.settings = settings
         self.model = Body(settings, settings.vocab_size)
-        self.lm_head = Head(settings.hidden_size, settings.vocab_size)
+        self.head = Transform(settings) if family_of(settings).has_dense_head else nn.Identity()
+        self.lm_head = Head(settings, settings.vocab_size)
         if settings.tie_word_embeddings:
             self.model.embed_tokens.weight = self.lm_head.weight
 
@@ -83,7 +89,7 @@ class Encoder(nn.Module):
             scale: a number, or a 0-dim tensor.
             weights_N: (N,) fp32, the factor of each cross-entropy in the sum; None: 1.
         """
-        hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
+        hidden_ND = self.head(self.model(input_ids_BS, segments_BS, attention, positions_N))
         loss: Tensor = self.lm_head(hidden_ND, labels_N, weights_N)
         return loss * scale
 
@@ -100,8 +106,8 @@ class Encoder(nn.Module):
         positions_N: Tensor | None = None,
     ) -> Tensor:
         """Logits at `positions_N`, by default everywhere: (N, V) fp32. Not for use under ZeRO-3."""
-        hidden_ND = self.model(input_ids_BS, segments_BS, attention, positions_N)
-        return linear(hidden_ND, self.lm_head.weight).float()
+        hidden_ND = self.head(self.model(input_ids_BS, segments_BS, attention, positions_N))
+        return self.lm_head.logits(hidden_ND)
 
 
 class Body(nn.Module):
@@ -112,9 +118,10 @@ class Body(nn.Module):
         self.settings = settings
         # No padding index: the pad is often also the end of text, whose row must be trained.
         self.embed_tokens = Embedding(vocab_size, settings.hidden_size)
-        blocks = [Block(settings) for _ in range(settings.num_hidden_layers - 1)]
-        self.layers = nn.ModuleList([*blocks, LastBlock(settings)])
-        self.norm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
+        self.embed_norm = norm_of(settings) if family_of(settings).has_embedding_norm else nn.Identity()
+        last = settings.num_hidden_layers - 1
+        self.layers = nn.ModuleList([*(Block(settings, number) for number in range(last)), LastBlock(settings, last)])
+        self.norm = norm_of(settings)
 
     def forward(
         self,
@@ -126,7 +133,7 @@ class Body(nn.Module):
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
         layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
         context = ForwardContext.of(self.settings, layout, attention, positions_N)
-        hidden = self.embed_tokens(input_ids_BS.flatten())
+        hidden = self.embed_norm(self.embed_tokens(input_ids_BS.flatten()))
         for layer in self.layers:
             hidden = layer(hidden, context)
         normed: Tensor = self.norm(hidden)
@@ -135,10 +142,12 @@ class Body(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class ForwardContext:
-    """Inputs of the blocks of one forward pass besides hidden states."""
+    """Inputs of the blocks of one forward pass besides hidden states, by type of layer where that has a say."""
 
-    rope: RopeCosSin
-    attention: SegmentAttention | MixedAttention
+    rope: dict[LayerType, RopeCosSin]
+    attention: dict[LayerType, SegmentAttention | MixedAttention]
+    is_mixed: bool
+    """Rows are of both attention kinds."""
     positions_N: Tensor | None
     """Where hidden states are wanted after the last block; None: at all T positions."""
 
@@ -151,27 +160,40 @@ class ForwardContext:
         positions_N: Tensor | None,
     ) -> "ForwardContext":
         """The context of a micro-batch: it depends on segments, kind and targets alone."""
-        rope = rope_cos_sin(
-            layout.rope_positions_T, settings.head_size, theta=settings.rope_theta, scaling=settings.rope_scaling
-        )
-        if isinstance(attention, MixedRows):
-            return cls(rope, MixedAttention(attention), positions_N)
-        return cls(rope, SegmentAttention(attention, layout), positions_N)
+
+        def segments(each: LayerType, kind: AttentionKind, layout: SegmentLayout) -> SegmentAttention:
+            return SegmentAttention(kind, layout, settings.window(each, kind))
+
+        rope, attend = {}, dict[LayerType, SegmentAttention | MixedAttention]()
+        for each in dict.fromkeys(settings.layer_types):
+            theta = settings.rope_base(each)
+            rope[each] = rope_cos_sin(
+                layout.rope_positions_T, settings.head_size, theta=theta, scaling=settings.rope_scaling
+            )
+            if isinstance(attention, MixedRows):
+                attend[each] = MixedAttention(
+                    segments(each, AttentionKind.CAUSAL, attention.causal),
+                    segments(each, AttentionKind.BIDIRECTIONAL, attention.bidirectional),
+                )
+            else:
+                attend[each] = segments(each, attention, layout)
+        return cls(rope, attend, isinstance(attention, MixedRows), positions_N)
 
 
 class Block(nn.Module):
     """A layer: attention, then feed-forward, each on a normed copy and added to the stream."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, number: int) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
-        self.self_attn = SelfAttention(settings)
-        self.post_attention_layernorm = RMSNorm(settings.hidden_size, settings.rms_norm_eps)
+        is_normed = number == 0 and family_of(settings).has_embedding_norm
+        self.input_layernorm = nn.Identity() if is_normed else norm_of(settings)
+        self.self_attn = SelfAttention(settings, settings.layer_types[number])
+        self.post_attention_layernorm = norm_of(settings)
         self.mlp = FeedForward(settings)
 
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
-        if isinstance(context.attention, MixedAttention):
+        if context.is_mixed:
             # It breaks up compiled code further down. Looked at here, since that code would serve rows of one kind too.
             torch._dynamo.graph_break()
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
@@ -189,7 +211,7 @@ class LastBlock(Block):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (N, D)."""
         positions_N = context.positions_N
-        if isinstance(context.attention, MixedAttention):
+        if context.is_mixed:
             torch._dynamo.graph_break()
         mixed = self.self_attn(self.input_layernorm(hidden_TD), context, positions_N)
         return self.feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
@@ -198,8 +220,9 @@ class LastBlock(Block):
 class SelfAttention(nn.Module):
     """Grouped-query attention inside segments."""
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, layer_type: LayerType) -> None:
         super().__init__()
+        self.layer_type = layer_type
         self.head_size = settings.head_size
         query_width = settings.num_attention_heads * settings.head_size
         key_value_width = settings.key_value_heads * settings.head_size
@@ -215,24 +238,27 @@ class SelfAttention(nn.Module):
 
     def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
         """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
-        if positions_N is not None and context.attention.takes_targets(self.kernel):
-            return self._at_targets(normed_TD, context, positions_N)
+        rope, attention = context.rope[self.layer_type], context.attention[self.layer_type]
+        if positions_N is not None and attention.takes_targets(self.kernel):
+            return self._at_targets(normed_TD, rope, attention, positions_N)
         parts = self.products(normed_TD, (self.q_proj, self.k_proj, self.v_proj))
         query_THE, key_TKE, value_TKE = (self._heads(part) for part in parts)
-        query_THE = apply_rope(self.q_norm(query_THE), context.rope)
-        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
-        mixed = context.attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
+        query_THE = apply_rope(self.q_norm(query_THE), rope)
+        key_TKE = apply_rope(self.k_norm(key_TKE), rope)
+        mixed = attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
 
-    def _at_targets(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor) -> Tensor:
+    def _at_targets(
+        self, normed_TD: Tensor, rope: RopeCosSin, attention: SegmentAttention | MixedAttention, positions_N: Tensor
+    ) -> Tensor:
         """The same (N, D), with no queries elsewhere."""
         query_NHE = self._heads(self.q_proj(normed_TD[positions_N]))
         key_TKE, value_TKE = (self._heads(part) for part in self.products(normed_TD, (self.k_proj, self.v_proj)))
-        cos, sin = context.rope
+        cos, sin = rope
         query_NHE = apply_rope(self.q_norm(query_NHE), (cos[positions_N], sin[positions_N]))
-        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
-        mixed_NHE = context.attention(query_NHE, key_TKE, value_TKE, self.kernel, positions_N)
+        key_TKE = apply_rope(self.k_norm(key_TKE), rope)
+        mixed_NHE = attention(query_NHE, key_TKE, value_TKE, self.kernel, positions_N)
         projected: Tensor = self.o_proj(mixed_NHE.flatten(1))
         return projected
 
@@ -242,7 +268,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU (Shazeer 2020, "GLU Variants Improve Transformer")."""
+    """SwiGLU or GeGLU (Shazeer 2020, "GLU Variants Improve Transformer")."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -250,32 +276,10 @@ class FeedForward(nn.Module):
         self.up_proj = Linear(settings.hidden_size, settings.intermediate_size)
         self.down_proj = Linear(settings.intermediate_size, settings.hidden_size)
         self.products: Products = separate_products
+        self.activation = _ACTIVATIONS[family_of(settings).activation]
 
     def forward(self, normed_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
         gate_TF, up_TF = self.products(normed_TD, (self.gate_proj, self.up_proj))
-        fed: Tensor = self.down_proj(silu(gate_TF) * up_TF)
+        fed: Tensor = self.down_proj(self.activation(gate_TF) * up_TF)
         return fed
-
-
-class Head(nn.Module):
-    """The vocabulary projection and the loss in one, so that the weights are used in one place."""
-
-    def __init__(self, hidden_size: int, vocab_size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
-        self.columns = VocabularyColumns()
-        self.form: CrossEntropyForm = EAGER
-        self.z_loss = 0.0
-        """Coefficient of the z-loss, which is in the gradient alone."""
-        self.losses: list[Tensor] | None = None
-        """Takes the cross-entropies of targets, (N,), of forward passes with weights; None: they are not kept."""
-
-    def forward(self, hidden_ND: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        """Sum of the cross-entropies, 0-dim fp32; times `weights_N` where there are some."""
-        loss, losses_N = cross_entropy_sum(
-            hidden_ND, self.weight, labels_N, weights_N, columns=self.columns, z_loss=self.z_loss, form=self.form
-        )
-        if self.losses is not None and losses_N is not None:
-            self.losses.append(losses_N)
-        return loss

@@ -4,15 +4,17 @@ Along each dimension that grows, the smaller matrix lies in the middle and repea
 groups of heads with the key and value head that they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.core.text import counted
 from toolkit.model.config import ModelSettings
+from toolkit.model.families import family_of
+from toolkit.model.parameters import BLOCKS, Axis, parameter_axes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_BLOCK = "model.layers"
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "key_value_heads")
 
 
@@ -21,12 +23,18 @@ class Growth:
 
     def __init__(self, small: ModelSettings, large: ModelSettings) -> None:
         self.small, self.large = small, large
+        self._axes = parameter_axes(large)
 
     @property
     def layers(self) -> list[int]:
         """The layer of the small model that each layer of the large one begins as."""
         last, ratio = self.small.num_hidden_layers - 1, self.small.num_hidden_layers / self.large.num_hidden_layers
-        return [min(last, round(number * ratio)) for number in range(self.large.num_hidden_layers)]
+        # A first block without a norm before its attention lacks what any other block begins with.
+        first = min(last, 1) if family_of(self.small).has_embedding_norm else 0
+        return [
+            min(last, max(round(number * ratio), first if number else 0))
+            for number in range(self.large.num_hidden_layers)
+        ]
 
     def problem(self) -> str | None:
         """Why the large shape cannot be tiled from the small one; None where it can."""
@@ -36,6 +44,10 @@ class Growth:
             return f"{', '.join(shrinking)} would shrink"
         if large.head_size != small.head_size:
             return f"a head is {small.head_size} wide there and {large.head_size} here, and heads are tiled whole"
+        if large.family != small.family:
+            return f"the model is of the family {small.family} there, and of {large.family} here"
+        if small.num_hidden_layers == 1 < large.num_hidden_layers and family_of(small).has_embedding_norm:
+            return "its only block there has no norm before its attention, which other blocks have"
         if _group(large) < _group(small):
             return f"{_group(small)} query heads share a key-value head there, and {_group(large)} here"
         return None
@@ -46,10 +58,10 @@ class Growth:
 
     def source(self, name: str) -> str:
         """The small model's parameter that a parameter of the large one is made from; both by Hugging Face name."""
-        if not name.startswith(f"{_BLOCK}."):
+        if not name.startswith(f"{BLOCKS}."):
             return name
-        number, _, rest = name.removeprefix(f"{_BLOCK}.").partition(".")
-        return f"{_BLOCK}.{self.layers[int(number)]}.{rest}"
+        number, _, rest = name.removeprefix(f"{BLOCKS}.").partition(".")
+        return f"{BLOCKS}.{self.layers[int(number)]}.{rest}"
 
     def tile(self, name: str, weight: "Tensor") -> "Tensor":
         """A parameter of the large model from that of `source`."""
@@ -61,26 +73,15 @@ class Growth:
     def _indices(self, name: str) -> list["Tensor | None"]:
         """Along each dimension, where each place of the large parameter comes from; None where nothing grows."""
         small, large = self.small, self.large
-        module, kind = name.split(".")[-2:]
-        width = _middle(small.hidden_size, large.hidden_size)
-        inner = _middle(small.intermediate_size, large.intermediate_size)
-        if module in ("embed_tokens", "lm_head"):
-            return [None, width]
-        if module in ("q_norm", "k_norm"):
-            return [None]
-        if module in ("q_proj", "o_proj"):
-            heads = self._heads(_group(small), _group(large))
-        elif module in ("k_proj", "v_proj"):
-            heads = self._heads(1, 1)
-        elif module in ("gate_proj", "up_proj"):
-            return [inner, width]
-        elif module == "down_proj":
-            return [width, inner]
-        else:
-            return [width]
-        if kind == "bias":
-            return [heads]
-        return [width, heads] if module == "o_proj" else [heads, width]
+        sources: dict[Axis, Callable[[], Tensor | None]] = {
+            "V": lambda: None,
+            "D": lambda: _middle(small.hidden_size, large.hidden_size),
+            "F": lambda: _middle(small.intermediate_size, large.intermediate_size),
+            "HE": lambda: self._heads(_group(small), _group(large)),
+            "KE": lambda: self._heads(1, 1),
+            "E": lambda: None,
+        }
+        return [sources[axis]() for axis in self._axes[name]]
 
     def _heads(self, small_group: int, large_group: int) -> "Tensor":
         """Sources of the rows of K x group heads, E rows each."""

@@ -1,4 +1,4 @@
-"""Layers of the encoder: linear, embedding, RMSNorm and rotary positions, each exact and fast on a CPU too.
+"""Layers of the encoder: linear, embedding, norms and rotary positions, each exact and fast on a CPU too.
 
 - Linear: in fp32, torch multiplies through MKL, which on AMD's processors reaches half the speed of oneDNN; torch takes
   oneDNN for tensors in its layout (`Tensor.to_mkldnn`). Both accumulate in fp32 and differ by rounding.
@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit.model.config import RopeScaling
+from toolkit.model.config import ModelSettings, RopeScaling
+from toolkit.model.families import family_of
 
 # Looked up here, once: ZeRO-3 puts a function in its place that knows no oneDNN layout.
 _torch_linear = torch.nn.functional.linear
@@ -50,6 +51,19 @@ class Embedding(nn.Embedding):
         return embed(input, self.weight)
 
 
+class LayerNorm(nn.Module):
+    """Layer norm with a weight and no bias (Ba et al. 2016)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        return torch.nn.functional.layer_norm(hidden_TD, self.weight.shape, self.weight, eps=self.eps)
+
+
 class RMSNorm(nn.Module):
     """Root-mean-square norm with a weight (Zhang and Sennrich 2019)."""
 
@@ -62,6 +76,12 @@ class RMSNorm(nn.Module):
         """(T, D) -> (T, D), or (T, H, E) -> (T, H, E)."""
         rows_TD = hidden_TD.flatten(0, -2)
         return rms_norm(rows_TD, self.weight, eps=self.eps).view_as(hidden_TD)
+
+
+def norm_of(settings: ModelSettings) -> RMSNorm | LayerNorm:
+    """A norm as the model's family has them, D wide."""
+    kinds: dict[str, type[RMSNorm] | type[LayerNorm]] = {"rms": RMSNorm, "layer": LayerNorm}
+    return kinds[family_of(settings).norm](settings.hidden_size, settings.rms_norm_eps)
 
 
 def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,19 +1,14 @@
-"""Shapes with a name; parameters of a shape, and the model FLOPs of a training step, counted without building it.
+"""Shapes with a name.
 
 `210m`, `610m` and `1b` are the sizes of arXiv 2507.00994, `17m` to `150m` those of Ettin (arXiv 2507.11412), `3b` is
 that of Llama 3.2 3B; `nano` learns something on a laptop within minutes; `test` is for tests.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings, RopeScaling
-
-_FLOPS_PER_WEIGHT = 6
-# Scores and mixed values: two products of H x E numbers for each pair.
-_FLOPS_PER_PAIR_AND_NUMBER = 12
 
 
 def _ettin(width: int, num_layers: int) -> ModelSettings:
@@ -25,6 +20,18 @@ def _ettin(width: int, num_layers: int) -> ModelSettings:
         num_hidden_layers=num_layers,
         num_attention_heads=width // 64,
         tie_word_embeddings=True,
+    )
+
+
+def _modernbert(**shape: Any) -> ModelSettings:
+    """ModernBERT as its first phase trains it, at 1,024 positions (arXiv 2412.13663, table 4 and appendix A)."""
+    return ModelSettings(
+        family="modernbert",
+        vocab_size=50_368,
+        tie_word_embeddings=True,
+        local_attention=128,
+        max_position_embeddings=1024,
+        **shape,
     )
 
 
@@ -64,6 +71,12 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
         num_attention_heads=18,
         num_key_value_heads=6,
     ),
+    "modernbert-base": _modernbert(
+        hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12
+    ),
+    "modernbert-large": _modernbert(
+        hidden_size=1024, intermediate_size=2624, num_hidden_layers=28, num_attention_heads=16
+    ),
     "3b": ModelSettings(
         vocab_size=128_256,
         hidden_size=3072,
@@ -90,61 +103,3 @@ def model_settings(preset: str, **changes: Any) -> ModelSettings:
         )
     fields: Mapping[str, Any] = MODEL_PRESETS[preset].model_dump() | changes
     return ModelSettings(**fields)
-
-
-@dataclass(frozen=True)
-class ParameterCounts:
-    """Numbers of parameters of a model, by part."""
-
-    embedding: int
-    """V x D; the head is as large."""
-    layer: int
-    """One block."""
-    body: int
-    """All blocks and the final norm."""
-    body_and_embedding: int
-    """What a model's marketing size counts."""
-    total: int
-    """Every parameter; a tied head is not counted twice."""
-
-
-def parameter_counts(settings: ModelSettings) -> ParameterCounts:
-    """Count the parameters of a shape, with its vocabulary size, without building it."""
-    if settings.vocab_size is None:
-        raise SettingsError("model.vocab_size is not known, so parameters cannot be counted. Give it a number.")
-    width, inner = settings.hidden_size, settings.intermediate_size
-    query_width = settings.num_attention_heads * settings.head_size
-    key_value_width = settings.key_value_heads * settings.head_size
-    biases = query_width + 2 * key_value_width if settings.qkv_bias else 0
-    head_norms = 2 * settings.head_size if settings.qk_norm else 0
-    attention = 2 * width * query_width + 2 * width * key_value_width + biases + head_norms
-    embedding = settings.vocab_size * width
-    layer = attention + 3 * width * inner + 2 * width
-    body = settings.num_hidden_layers * layer + width
-    head = 0 if settings.tie_word_embeddings else embedding
-    return ParameterCounts(embedding, layer, body, body + embedding, body + embedding + head)
-
-
-def training_flops(settings: ModelSettings, *, tokens: float, targets: float, attended_pairs: float) -> float:
-    """Model FLOPs of forward and backward passes over some positions.
-
-        6 x (parameters of the body) x tokens  +  6 x V x D x targets  +  12 x layers x H x E x attended pairs
-
-    What the objective asks for counts: no padding, the head at the targets only, attention inside segments only and,
-    where it is causal, only backwards. A multiplication and an addition are two operations, and the backward pass costs
-    twice the forward pass, so each use of a weight in a step counts 6. What an implementation spends on top (a wasted
-    half of a causal product, activations computed twice) does not count, and what it saves (the last block at the
-    targets only) still does: the number belongs to the model and the data, so rates of two implementations compare.
-
-    Args:
-        settings: the shape, with its vocabulary size.
-        tokens: positions that are not padding.
-        targets: positions at which the head is needed.
-        attended_pairs: (query, key) pairs that see each other. With tokens = 1 this is the attended length: positions
-            that a position sees in the mean.
-    """
-    counts = parameter_counts(settings)
-    attention_width = settings.num_attention_heads * settings.head_size
-    weights = counts.body * tokens + counts.embedding * targets
-    attention = _FLOPS_PER_PAIR_AND_NUMBER * settings.num_hidden_layers * attention_width * attended_pairs
-    return _FLOPS_PER_WEIGHT * weights + attention

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from toolkit.core.types import AttentionKind, IntArray
+from toolkit.core.types import IntArray
 
 _BOUNDS_MULTIPLE = 64
 
@@ -109,11 +109,10 @@ class SegmentLayout:
             targets,
         )
 
-    def attended_pairs(self, kind: AttentionKind) -> int:
-        """Number of (query, key) pairs that see each other, whatever a kernel computes besides."""
-        if kind is AttentionKind.BIDIRECTIONAL:
-            return sum(span.count * span.length**2 for span in self.spans if not span.is_padding)
-        return sum(span.count * span.length * (span.length + 1) // 2 for span in self.spans if not span.is_padding)
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths of all segments, in order."""
+        return [span.length for span in self.spans if not span.is_padding for _ in range(span.count)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,12 +121,6 @@ class MixedRows:
 
     causal: SegmentLayout
     bidirectional: SegmentLayout
-
-    @property
-    def attended_pairs(self) -> int:
-        """See `SegmentLayout.attended_pairs`."""
-        causal = self.causal.attended_pairs(AttentionKind.CAUSAL)
-        return causal + self.bidirectional.attended_pairs(AttentionKind.BIDIRECTIONAL)
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Tensor:

@@ -6,13 +6,42 @@ of a block) blocks: with 128,256 tokens, 2.6 in the preset `1b` where 40 % of th
 """
 
 import math
+from enum import Enum
 from itertools import accumulate
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
 from toolkit.model.config import ModelSettings
-from toolkit.model.presets import parameter_counts
+from toolkit.model.parameters import Axis, parameter_counts
 from toolkit.parallel.topology import ParallelSettings
+
+
+class Sharing(Enum):
+    """Way in which tensor-parallel ranks share a weight."""
+
+    COLUMN = "column"
+    """Output features: rows of the matrix, and entries of a bias."""
+    ROW = "row"
+    """Input features: columns of the matrix."""
+    VOCABULARY = "vocabulary"
+    """Rows of the matrix and entries of a bias, one for each token."""
+    INSIDE = "inside"
+    """Every rank has the whole, and uses it inside a region."""
+
+
+TENSOR_PARALLEL_TABLE: dict[tuple[Axis, ...], Sharing] = {
+    ("HE", "D"): Sharing.COLUMN,
+    ("KE", "D"): Sharing.COLUMN,
+    ("HE",): Sharing.COLUMN,
+    ("KE",): Sharing.COLUMN,
+    ("E",): Sharing.INSIDE,
+    ("D", "HE"): Sharing.ROW,
+    ("F", "D"): Sharing.COLUMN,
+    ("D", "F"): Sharing.ROW,
+    ("V", "D"): Sharing.VOCABULARY,
+    ("V",): Sharing.VOCABULARY,
+}
+"""By the axes of a parameter; one with others is whole on every rank, outside of regions."""
 
 
 def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:

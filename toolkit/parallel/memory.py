@@ -18,12 +18,14 @@ memory. At stage 3, weights stay gathered from the forward to the backward pass 
 (1e9).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
-from toolkit.model.presets import parameter_counts
+from toolkit.model.parameters import EMBEDDING, Axis, before_blocks, behind_blocks, of_block, parameter_counts, shape_of
+from toolkit.parallel.division import TENSOR_PARALLEL_TABLE, Sharing
 
 if TYPE_CHECKING:
     from toolkit.model.kernels.cross_entropy_forms import CrossEntropyForm
@@ -62,36 +64,44 @@ class RankShape:
 
     model: ModelSettings
     tp: int
-    blocks: int
-    has_embedding: bool
-    has_head: bool
+    blocks: range
     micro_batches: int
 
     @property
     def parameters(self) -> int:
         """P."""
-        counts, width = parameter_counts(self.model), self.model.hidden_size
-        norms = 2 * width
-        # With tied weights, two stages have a copy, and one stage has one matrix.
-        is_one_matrix = self.model.tie_word_embeddings and self.has_embedding and self.has_head
-        matrices = 1 if is_one_matrix else self.has_embedding + self.has_head
-        shared = self.blocks * (counts.layer - norms) + matrices * counts.embedding
-        return -(-shared // self.tp) + self.blocks * norms + self.has_head * width
+        axes = before_blocks(self.model) if self.blocks.start == 0 else {}
+        for number in self.blocks:
+            axes |= of_block(self.model, number)
+        if self.has_head:
+            axes |= behind_blocks(self.model)
+            if self.model.tie_word_embeddings:
+                axes[EMBEDDING] = ("V", "D")
+        return sum(self._share(of) for of in axes.values())
+
+    @property
+    def has_head(self) -> bool:
+        """The last stage."""
+        return self.blocks.stop == self.model.num_hidden_layers
+
+    def _share(self, axes: tuple[Axis, ...]) -> int:
+        """Numbers of a parameter on one rank."""
+        shape, sharing = shape_of(axes, self.model), TENSOR_PARALLEL_TABLE.get(axes, Sharing.INSIDE)
+        if sharing is Sharing.INSIDE:
+            return math.prod(shape)
+        shared = 1 if sharing is Sharing.ROW else 0
+        return math.prod(-(-size // self.tp) if number == shared else size for number, size in enumerate(shape))
 
 
 def shapes_of_stages(
-    model: ModelSettings, *, tp: int, stages: tuple[int, ...], num_micro_batches: int
+    model: ModelSettings, *, tp: int, stages: Sequence[range], num_micro_batches: int
 ) -> list[RankShape]:
     """Work of the ranks of each stage, from the blocks of each and the micro-batches of a step on one rank."""
-    pp = len(stages)
+    # 1F1B: a stage has begun as many micro-batches as there are stages from it to the end.
     return [
-        RankShape(
-            model, tp, blocks, has_embedding=stage == 0, has_head=stage == pp - 1,
-            # 1F1B: a stage has begun as many micro-batches as there are stages from it to the end.
-            micro_batches=min(pp - stage, num_micro_batches),
-        )
+        RankShape(model, tp, blocks, micro_batches=min(len(stages) - stage, num_micro_batches))
         for stage, blocks in enumerate(stages)
-    ]  # fmt: skip
+    ]
 
 
 def rank_memory(
@@ -165,7 +175,7 @@ def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -
     whole = 4 * hidden + attention + 4 * inner
     kept = {"none": whole, "selective": 3 * hidden + attention + 2 * inner, "full": hidden}[mode]
     again = 0 if mode == "none" else whole - kept
-    return shape.blocks * kept * shape.micro_batches + again
+    return len(shape.blocks) * kept * shape.micro_batches + again
 
 
 def _head(shape: RankShape, positions: int, width: int, form: "CrossEntropyForm") -> int:

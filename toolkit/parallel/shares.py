@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from toolkit.model.config import ModelSettings
 from toolkit.model.initialization import initial_weight
 
 
@@ -69,7 +70,7 @@ def needed_share_of(parameter: Tensor) -> Share:
 
 
 @torch.no_grad()
-def allocate_(part: nn.Module, seed: int, *, standard_deviation: float) -> None:
+def allocate_(part: nn.Module, seed: int, *, settings: ModelSettings) -> None:
     """Give an encoder that was built on the meta device, or a stage of it, memory and initial values, in place.
 
     Each parameter gets its part of the value that the whole one has; one at a time is whole. Parameters of `part` have
@@ -79,7 +80,7 @@ def allocate_(part: nn.Module, seed: int, *, standard_deviation: float) -> None:
     for name, parameter in part.named_parameters():
         share = share_of(parameter)
         shape = tuple(parameter.shape) if share is None else share.whole_shape
-        value = initial_weight(name, shape, standard_deviation=standard_deviation, seed=seed)
+        value = initial_weight(name, shape, settings=settings, seed=seed)
         allocated[parameter] = nn.Parameter(value if share is None else share.take(value))
         # What says how it is shared.
         vars(allocated[parameter]).update(vars(parameter))

@@ -31,9 +31,12 @@ class Stage(nn.Module):
         self.model = _StageBody()
         if self.is_first or (self.is_last and self.settings.tie_word_embeddings):
             self.model.embed_tokens = encoder.model.embed_tokens
+        if self.is_first:
+            self.model.embed_norm = encoder.model.embed_norm
         self.model.layers = nn.ModuleDict({str(number): encoder.model.layers[number] for number in blocks})
         if self.is_last:
             self.model.norm = encoder.model.norm
+            self.head = encoder.head
             self.lm_head = encoder.lm_head
 
     @property
@@ -57,11 +60,11 @@ class Stage(nn.Module):
         In the last stage -> the sum of the cross-entropies at the targets, 0-dim.
         """
         context, labels_N, weights_N = next(self._coming)
-        hidden: Tensor = self.model.embed_tokens(input.flatten()) if self.is_first else input
+        hidden: Tensor = self.model.embed_norm(self.model.embed_tokens(input.flatten())) if self.is_first else input
         for layer in self.model.layers.values():
             hidden = layer(hidden, context)
         if self.is_last:
-            hidden = self.lm_head(self.model.norm(hidden), labels_N, weights_N)
+            hidden = self.lm_head(self.head(self.model.norm(hidden)), labels_N, weights_N)
         return hidden
 
 
@@ -69,5 +72,6 @@ class _StageBody(nn.Module):
     """Gives the parameters of a stage the names that they have in the encoder."""
 
     embed_tokens: nn.Module
+    embed_norm: nn.Module
     layers: nn.ModuleDict
     norm: nn.Module

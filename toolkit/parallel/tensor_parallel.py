@@ -1,60 +1,30 @@
-"""Tensor parallelism: a table says how each weight is shared among ranks, and is applied to a finished encoder.
+"""Tensor parallelism: a table says how ranks share a weight, by its axes, and is applied to a finished encoder.
 
 Between the start of an attention or a feed-forward and its last product, a *region*, every rank works on its own heads
 or its own inner features, and nothing is exchanged (Shoeybi et al. 2019, Megatron-LM, section 3). The ranks share
 
 - by column: the output features of a product that begins a region, so that each rank computes some of them;
 - by row: the input features of the product that ends it, whose outputs are summed over the ranks;
-- by vocabulary: the rows of embedding and head. The loss is taken without whole logits on any rank.
+- by vocabulary: the rows of embedding and head, and the head's bias. No rank has whole logits to take the loss of.
 
 What enters a region is the same on all ranks; its gradient is the sum of theirs. So is the gradient of a weight inside
 that every rank has whole (the norms of query and key heads). Where the ranks do not divide the vocabulary, the last
 share ends in rows of zeros that stay zero; they are in no checkpoint.
 """
 
-from enum import Enum
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from toolkit.model.encoder import Encoder, FeedForward, Head, SelfAttention
+from toolkit.model.encoder import Encoder, FeedForward, SelfAttention
+from toolkit.model.head import Head
 from toolkit.model.kernels.cross_entropy_forms import VocabularyColumns
 from toolkit.model.layers import Embedding, Linear, RMSNorm, embed, linear, rms_norm
+from toolkit.model.parameters import parameter_axes
+from toolkit.parallel.division import TENSOR_PARALLEL_TABLE, Sharing
 from toolkit.parallel.shares import Share, needed_share_of
-
-
-class Sharing(Enum):
-    """Way in which ranks share a weight."""
-
-    COLUMN = "column"
-    """Output features: rows of the matrix, and entries of a bias."""
-    ROW = "row"
-    """Input features: columns of the matrix."""
-    VOCABULARY = "vocabulary"
-    """Rows of the matrix, one for each token."""
-    INSIDE = "inside"
-    """Every rank has the whole, and uses it inside a region."""
-
-
-TENSOR_PARALLEL_TABLE = (
-    ("model.layers.*.self_attn.[qkv]_proj.*", Sharing.COLUMN),
-    ("model.layers.*.self_attn.[qk]_norm.weight", Sharing.INSIDE),
-    ("model.layers.*.self_attn.o_proj.weight", Sharing.ROW),
-    ("model.layers.*.mlp.gate_proj.weight", Sharing.COLUMN),
-    ("model.layers.*.mlp.up_proj.weight", Sharing.COLUMN),
-    ("model.layers.*.mlp.down_proj.weight", Sharing.ROW),
-    ("model.embed_tokens.weight", Sharing.VOCABULARY),
-    ("lm_head.weight", Sharing.VOCABULARY),
-)
-"""Patterns of parameter names; a parameter that none fits is whole on every rank, outside of regions."""
-
-
-def sharing_of(name: str) -> Sharing | None:
-    """The table's entry for a parameter, by its Hugging Face name; None: whole on every rank."""
-    return next((sharing for pattern, sharing in TENSOR_PARALLEL_TABLE if fnmatchcase(name, pattern)), None)
 
 
 @torch.no_grad()
@@ -65,8 +35,9 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
     on the meta device gets shares there.
     """
     number, num_shares = dist.get_rank(group), dist.get_world_size(group)
+    table = {name: TENSOR_PARALLEL_TABLE.get(axes) for name, axes in parameter_axes(encoder.settings).items()}
     for name, parameter in encoder.named_parameters():
-        sharing = sharing_of(name)
+        sharing = table[name]
         if sharing is not None and sharing is not Sharing.INSIDE:
             share = Share(tuple(parameter.shape), 1 if sharing is Sharing.ROW else 0, number, num_shares)
             parameter.data = share.take(parameter.data)
@@ -76,7 +47,7 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
             module.register_forward_pre_hook(lambda _, arguments: (enter_region(arguments[0], group), *arguments[1:]))
         if isinstance(module, Head):
             module.columns = SharedColumns(needed_share_of(module.weight), group)
-        sharing = sharing_of(f"{name}.weight")
+        sharing = table.get(f"{name}.weight")
         if isinstance(module, Embedding):
             encoder.set_submodule(name, VocabularyEmbedding(module, group))
         elif isinstance(module, Linear) and sharing is Sharing.ROW:

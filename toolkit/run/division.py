@@ -159,7 +159,6 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
     from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
 
     settings, batch, config = run.settings, division.batch, division.ds_config
-    stages = tuple(len(blocks) for blocks in run.stages)
     # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
     rows, length = division.batches.largest_micro_batch
     # Tied weights of a pipeline are a parameter group of their own, as are norms and embeddings without weight decay.
@@ -180,7 +179,7 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
             gradient_reduction="copied" if is_copied else "in place",
         )
         for shape in shapes_of_stages(
-            settings.model, tp=settings.parallel.tp, stages=stages, num_micro_batches=batch.accumulation
+            settings.model, tp=settings.parallel.tp, stages=run.stages, num_micro_batches=batch.accumulation
         )
     ]
 

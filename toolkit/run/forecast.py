@@ -11,11 +11,11 @@ import numpy as np
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, rounded
-from toolkit.core.types import AttentionKind
 from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.gpus import peak_flops
-from toolkit.model.presets import parameter_counts, training_flops
+from toolkit.model.flops import attended_pairs, training_flops
+from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
@@ -163,9 +163,8 @@ def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -
     if data is not None:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])
     declared = settings.objectives[name]
-    is_causal = get(declared.kind).attention is AttentionKind.CAUSAL
-    targets = run.targets_per_position(name)
-    return training_flops(settings.model, tokens=1, targets=targets, attended_pairs=length / 2 if is_causal else length)
+    pairs = attended_pairs(settings.model, get(declared.kind).attention, [length]) / length
+    return training_flops(settings.model, tokens=1, targets=run.targets_per_position(name), attended_pairs=pairs)
 
 
 def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> float:
@@ -175,10 +174,8 @@ def _sampled_flops(settings: RunSettings, objective: Objective, made: Rows) -> f
     sampled = [at_progress(objective, progress) for progress in _SAMPLED_PROGRESS]
     built = [one.build(rows.tokens_BS, rows.segments_BS, draws) for one in sampled]
     targets = sum(one.positions_N.size for one in built) / len(built)
-    sizes = np.concatenate([np.bincount(segments_S)[1:] for segments_S in rows.segments_BS]).astype(np.float64)
-    pairs = float((sizes**2).sum())
-    if objective.attention is AttentionKind.CAUSAL:
-        pairs = (pairs + float(sizes.sum())) / 2
+    sizes = np.concatenate([np.bincount(segments_S)[1:] for segments_S in rows.segments_BS])
+    pairs = attended_pairs(settings.model, objective.attention, sizes)
     flops = training_flops(settings.model, tokens=float(sizes.sum()), targets=targets, attended_pairs=pairs)
     return flops / rows.tokens_BS.size
 

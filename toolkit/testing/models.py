@@ -3,21 +3,14 @@
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import (
-    EuroBertConfig,
-    EuroBertForMaskedLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, PreTrainedModel
 
+from toolkit.conversion.weights import HubTensors
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings, initialize_, model_settings
+from toolkit.model.families import family_of
 
 MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     "biases": {"qkv_bias": True},
@@ -32,8 +25,27 @@ MODEL_OPTIONS: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "modernbert": {
+        "family": "modernbert",
+        "num_key_value_heads": None,
+        "tie_word_embeddings": True,
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "rope_theta": 250.0,
+        "local_rope_theta": 60.0,
+    },
 }
-"""What decoders of other families add to the plain model, by name: changes of its settings."""
+"""What decoders of other families add to the plain model, and another family, by name: changes of its settings."""
+
+_SHARED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+)
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
@@ -58,37 +70,28 @@ def tiny_encoder(*, seed: int, dtype: torch.dtype = torch.float32, **changes: An
 def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedModel:
     """The stock transformers class of that attention kind with the same weights, in evaluation mode."""
     settings = encoder.settings
-    scaling = settings.rope_scaling
-    angles = {"rope_type": "default"} if scaling is None else scaling.model_dump()
-    shape = settings.model_dump(exclude={"rope_theta", "rope_scaling", "qkv_bias", "qk_norm"}) | {
-        "rope_parameters": angles | {"rope_theta": settings.rope_theta},
-        "head_dim": settings.head_size,
-        "num_key_value_heads": settings.key_value_heads,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-    }
-    # The constructors take it and their annotations do not know it.
-    decoder: dict[str, Any] = shape | {"is_causal": attention is AttentionKind.CAUSAL}
-    twin: PreTrainedModel
-    if settings.qk_norm:
-        twin = Qwen3ForCausalLM(Qwen3Config(**decoder))
-    elif settings.qkv_bias:
-        twin = Qwen2ForCausalLM(Qwen2Config(**decoder))
-    elif attention is AttentionKind.CAUSAL:
-        twin = LlamaForCausalLM(LlamaConfig(**shape))
-    else:
-        twin = EuroBertForMaskedLM(EuroBertConfig(**shape, mask_token_id=0))
-    twin.load_state_dict(encoder.state_dict())
+    hub = family_of(settings).hub_form(settings, attention, None)
+    shape = {key: getattr(settings, key) for key in _SHARED} | {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = AutoConfig.for_model(hub.model_type, **shape, **hub.config, mask_token_id=0)
+    twin: PreTrainedModel = getattr(transformers, hub.class_name)(config)
+    weights, tensors = encoder.state_dict(), HubTensors(settings, family_of(settings).types[hub.model_type])
+    found = {theirs: torch.cat([weights[name] for name in ours]) for theirs, ours in tensors.parts.items()}
+    missing, unexpected = twin.load_state_dict(found, strict=False)
+    # What is tied, and the biases that the classes have at the output too.
+    assert not unexpected
+    assert all(name == tensors.head or name.endswith("o_proj.bias") for name in missing)
     twin.eval()  # type: ignore[no-untyped-call]
     return twin
 
 
-def dense_visibility(segments_BS: Tensor, attention: AttentionKind) -> Tensor:
+def dense_visibility(segments_BS: Tensor, attention: AttentionKind, window: int | None = None) -> Tensor:
     """The slow definition of who sees whom: (B, S, S) bool, [b, i, j] is whether i sees j."""
     num_columns = segments_BS.shape[1]
     is_same = segments_BS[:, :, None] == segments_BS[:, None, :]
     is_real = (segments_BS != 0)[:, :, None]
     if attention is AttentionKind.CAUSAL:
         is_same = is_same & torch.ones(num_columns, num_columns, dtype=torch.bool).tril()
+    if window is not None:
+        columns = torch.arange(num_columns)
+        is_same = is_same & ((columns[:, None] - columns).abs() <= window)
     return is_same & is_real

@@ -66,6 +66,7 @@ def assemble(
             seed=settings.run.seed,
             device=ranks.device,
             targets_multiple=multiple,
+            model=settings.model,
         ),
         layouts=batches,
         plan=plan,

@@ -15,6 +15,7 @@ from toolkit.core.draws import Draws, keyed_uint64
 from toolkit.core.types import AttentionKind, IntArray
 from toolkit.data import Rows, RowStream, TokenRows, row_hashes
 from toolkit.engine.step import MicroBatch
+from toolkit.model.config import ModelSettings
 from toolkit.model.segments import MixedRows, SegmentLayout, to_device
 from toolkit.objectives.base import Objective
 from toolkit.objectives.mixture import StepMix
@@ -66,8 +67,9 @@ class Batcher:
         seed: int,
         device: torch.device,
         targets_multiple: int,
+        model: ModelSettings,
     ) -> None:
-        self._rows_at, self._data_rank, self._seed = rows_at, data_rank, seed
+        self._rows_at, self._data_rank, self._seed, self._model = rows_at, data_rank, seed, model
         self._device, self._targets_multiple = device, targets_multiple
 
     def step(self, step: int, mix: StepMix) -> LocalStep:
@@ -82,7 +84,9 @@ class Batcher:
             micro_batches.append(batch)
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
             num_tokens = int(np.count_nonzero(rows.segments_BS))
-            counts.append(StepCounts(*problem.counts(len(mix.names)), num_tokens, batch.attended_pairs).packed())
+            counts.append(
+                StepCounts(*problem.counts(len(mix.names)), num_tokens, batch.attended_pairs(self._model)).packed()
+            )
         return LocalStep(tuple(micro_batches), StepCounts.summed(np.stack(counts)), np.concatenate(hashes))
 
     def num_objectives(self, step: int) -> int:

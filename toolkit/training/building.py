@@ -45,7 +45,7 @@ def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engin
         compile_blocks_(encoder)
     checkpoint_blocks_(encoder.model.layers, settings.train.activation_checkpointing)
     module = encoder if topology.pp == 1 else Stage(encoder, run.stages[topology.stage])
-    allocate_(module, settings.run.seed, standard_deviation=settings.model.initializer_range)
+    allocate_(module, settings.run.seed, settings=settings.model)
     if isinstance(module, Stage):
         from toolkit.engine.pipeline import PipelinedEngine
 

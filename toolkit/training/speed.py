@@ -5,7 +5,7 @@ import torch
 from toolkit.engine.gpus import peak_flops
 from toolkit.engine.ranks import Ranks
 from toolkit.model.config import ModelSettings
-from toolkit.model.presets import training_flops
+from toolkit.model.flops import training_flops
 from toolkit.run.metrics import Rates
 from toolkit.run.settings import CompleteSettings
 from toolkit.training.run_state import StepMetrics

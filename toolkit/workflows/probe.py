@@ -107,13 +107,14 @@ def _files(settings: ProbeSettings) -> dict[Any, Path]:
 def _source(checkpoint: "Checkpoint", model: "ModelSettings") -> "EncoderSource":
     """Configuration and tokenizer as an export of the checkpoint has them, so that inputs are those of fine-tuning."""
     from toolkit.conversion.exported_tokenizer import write_tokenizer
-    from toolkit.conversion.forms import ExportDtype, ExportForm, configuration
+    from toolkit.conversion.forms import ExportDtype, ExportForm, configuration, hub_form
     from toolkit.finetuning import open_source
 
     form = ExportForm.BIDIRECTIONAL
     with tempfile.TemporaryDirectory(prefix="toolkit-probe-") as scratch:
         folder, vocabulary = Path(scratch) / "encoder", checkpoint.manifest.vocabulary.vocabulary()
-        configuration(form, model, vocabulary=vocabulary, dtype=ExportDtype.FP32).save_pretrained(folder)
+        hub = hub_form(model, form, None)
+        configuration(hub, form, model, vocabulary=vocabulary, dtype=ExportDtype.FP32).save_pretrained(folder)
         write_tokenizer(folder, checkpoint, form=form, longest=model.max_position_embeddings)
         return open_source(str(folder))
 

@@ -25,12 +25,13 @@ def cross_entropy_sum(
     labels_N: Tensor,
     weights_N: Tensor | None = None,
     *,
+    bias_V: Tensor | None = None,
     columns: VocabularyColumns = _ALL_COLUMNS,
     z_loss: float = 0.0,
     form: CrossEntropyForm = EAGER,
 ) -> tuple[Tensor, Tensor | None]:
-    """The sum over targets of weight x cross-entropy of `hidden_ND @ weight_VD.T`, 0-dim fp32; with weights also the
-    cross-entropies, (N,), through which no gradient flows.
+    """The sum over targets of weight x cross-entropy of `hidden_ND @ weight_VD.T + bias_V`, 0-dim fp32; with weights
+    also the cross-entropies, (N,), through which no gradient flows.
 
     With a z-loss, the value stays that sum, and the gradient is that of the sum of cross-entropy + z_loss x log(Z)^2,
     where Z is the sum of the exponentials of a target's logits (Chowdhery et al. 2022, PaLM, section 5).
@@ -40,13 +41,14 @@ def cross_entropy_sum(
         weight_VD: (V, D), of the same dtype.
         labels_N: (N,) int64; a negative label weighs nothing.
         weights_N: (N,) fp32; None: 1 each.
+        bias_V: (V,), of the dtype of the weights; None: there is none.
         columns: of the logits, those that `weight_VD` gives.
         z_loss: its coefficient; 0 leaves it out.
         form: of what lies between the products; `Compiled` where `columns` are all there are.
     """
     with_gradients = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
     summed: tuple[Tensor, Tensor | None] = _CrossEntropySum.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_VD, labels_N, weights_N, columns, z_loss, form, with_gradients
+        hidden_ND, weight_VD, bias_V, labels_N, weights_N, columns, z_loss, form, with_gradients
     )
     return summed
 
@@ -57,6 +59,7 @@ class _CrossEntropySum(torch.autograd.Function):
         ctx: Any,
         hidden_ND: Tensor,
         weight_VD: Tensor,
+        bias_V: Tensor | None,
         labels_N: Tensor,
         weights_N: Tensor | None,
         columns: VocabularyColumns,
@@ -70,19 +73,31 @@ class _CrossEntropySum(torch.autograd.Function):
             for start in range(0, len(hidden_ND), form.rows(len(weight_VD)))
         ]
         if not with_gradients:
-            losses += [form.losses(linear(hidden_ND[rows], weight_VD), labels_N[rows], columns) for rows in chunks]
+            losses += [
+                form.losses(linear(hidden_ND[rows], weight_VD, bias_V), labels_N[rows], columns) for rows in chunks
+            ]
             return _summed(losses, weights_N, columns, hidden_ND)
         d_hidden_ND, d_weight_VD = torch.empty_like(hidden_ND), None
+        d_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=sum_dtype(bias_V))
         for rows in chunks:
             weights = None if weights_N is None else weights_N[rows]
             losses_N, product_VD = _chunk(
-                hidden_ND[rows], weight_VD, labels_N[rows], weights, columns, z_loss, form, d_hidden_ND[rows]
+                hidden_ND[rows],
+                weight_VD,
+                bias_V,
+                labels_N[rows],
+                weights,
+                columns,
+                z_loss,
+                form,
+                d_hidden_ND[rows],
+                d_bias_V,
             )
             losses.append(losses_N)
             d_weight_VD = product_VD if d_weight_VD is None else d_weight_VD.add_(product_VD)
         if d_weight_VD is None:
             d_weight_VD = torch.zeros_like(weight_VD, dtype=sum_dtype(weight_VD))
-        ctx.save_for_backward(d_hidden_ND, d_weight_VD)
+        ctx.save_for_backward(d_hidden_ND, d_weight_VD, d_bias_V)
         ctx.weight_dtype = weight_VD.dtype
         total, all_losses_N = _summed(losses, weights_N, columns, hidden_ND)
         if all_losses_N is not None:
@@ -92,9 +107,10 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         gradient = grad_outputs[0]
-        d_hidden_ND, d_weight_VD = ctx.saved_tensors
+        d_hidden_ND, d_weight_VD, d_bias_V = ctx.saved_tensors
         d_hidden_ND = (d_hidden_ND * gradient).to(d_hidden_ND.dtype)
-        return d_hidden_ND, _scaled(d_weight_VD, gradient, ctx.weight_dtype), *[None] * 6
+        d_bias_V = None if d_bias_V is None else _scaled(d_bias_V, gradient, ctx.weight_dtype)
+        return d_hidden_ND, _scaled(d_weight_VD, gradient, ctx.weight_dtype), d_bias_V, *[None] * 6
 
 
 def _summed(
@@ -113,22 +129,30 @@ def _summed(
 def _chunk(
     hidden_ND: Tensor,
     weight_VD: Tensor,
+    bias_V: Tensor | None,
     labels_N: Tensor,
     weights_N: Tensor | None,
     columns: VocabularyColumns,
     z_loss: float,
     form: CrossEntropyForm,
     d_hidden_ND: Tensor,
+    d_bias_V: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Losses of one chunk, and its part of the weights' gradient; that of hidden states is written to `d_hidden_ND`.
+    """Losses of one chunk, and its part of the weights' gradient; that of hidden states is written to `d_hidden_ND`,
+    that of the bias added to `d_bias_V`.
 
     A function, so that its logits are gone before those of the next chunk are made.
     """
-    losses_N, d_logits_NV = form.losses_and_gradient(linear(hidden_ND, weight_VD), labels_N, columns, z_loss)
+    losses_N, d_logits_NV = form.losses_and_gradient(linear(hidden_ND, weight_VD, bias_V), labels_N, columns, z_loss)
     # A padded target is left out here, where it is D numbers, and not above, where it is V; likewise a target's weight,
     # which is not rounded to the dtype of hidden states: all of an objective would be scaled by the error.
     factor_N = labels_N >= 0 if weights_N is None else torch.where(labels_N >= 0, weights_N, 0)
     d_hidden_ND.copy_(linear(d_logits_NV, weight_VD.T) * factor_N[:, None])
+    if d_bias_V is not None:
+        # For the same reason, what is rounded are factors over their largest, which are 1 where all are alike.
+        largest = factor_N.max().to(d_bias_V.dtype)
+        parts_N1 = (factor_N / largest.clamp(min=torch.finfo(d_bias_V.dtype).tiny)).to(d_logits_NV.dtype)[:, None]
+        d_bias_V += largest * _wide_product(d_logits_NV.T, parts_N1).squeeze(1)
     return losses_N, _wide_product(d_logits_NV.T, (hidden_ND * factor_N[:, None]).to(hidden_ND.dtype))
 
 

@@ -23,7 +23,7 @@ _WIDEST_HEAD = 256
 _OLDEST_CAPABILITY = (8, 0)
 
 
-FlashKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, AttentionKind], Tensor]
+FlashKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, AttentionKind, int | None], Tensor]
 """Attention as `torch_flash` takes and gives it."""
 
 
@@ -53,6 +53,7 @@ def torch_flash(
     longest_queries: int,
     longest_keys: int,
     kind: AttentionKind,
+    window: int | None = None,
 ) -> Tensor:
     """Attention of stretches of queries over stretches of keys, both in order and side by side: (N, H, E).
 
@@ -67,8 +68,10 @@ def torch_flash(
         longest_queries: an upper bound of the queries of a stretch.
         longest_keys: likewise of its keys.
         kind: causal wants as many queries as keys.
+        window: how far a query sees to each side, itself not counted; it wants as many queries as keys. None: no limit.
     """
     is_causal = kind is AttentionKind.CAUSAL
+    reach = -1 if window is None else window
     # 0.0: no dropout. A window of (-1, 0) is everything before and nothing after.
     output_NHE, *_ = torch.ops.aten._flash_attention_forward(
         query_NHE,
@@ -81,8 +84,8 @@ def torch_flash(
         0.0,
         is_causal,
         return_debug_mask=False,
-        window_size_left=-1,
-        window_size_right=0 if is_causal else -1,
+        window_size_left=reach,
+        window_size_right=0 if is_causal else reach,
     )
     assert isinstance(output_NHE, Tensor)
     return output_NHE
@@ -96,12 +99,13 @@ def try_kernel(kernel: FlashKernel, device: torch.device, dtype: torch.dtype, he
     key_bounds_M = torch.tensor([0, 16, 24, 40], dtype=torch.int32, device=device)
     query_bounds_M = torch.tensor([0, 16, 16, 24], dtype=torch.int32, device=device)
     key_TKE, value_TKE = (torch.ones(40, 1, head_size, dtype=dtype, device=device).requires_grad_() for _ in range(2))
-    for kind, bounds_M, queries in (
-        (AttentionKind.CAUSAL, key_bounds_M, 40),
-        (AttentionKind.BIDIRECTIONAL, query_bounds_M, 24),
+    for kind, bounds_M, queries, window in (
+        (AttentionKind.CAUSAL, key_bounds_M, 40, None),
+        (AttentionKind.BIDIRECTIONAL, query_bounds_M, 24, None),
+        (AttentionKind.BIDIRECTIONAL, key_bounds_M, 40, 4),
     ):
         query_NHE = torch.ones(queries, 2, head_size, dtype=dtype, device=device, requires_grad=True)
-        output_NHE = kernel(query_NHE, key_TKE, value_TKE, bounds_M, key_bounds_M, 16, 16, kind)
+        output_NHE = kernel(query_NHE, key_TKE, value_TKE, bounds_M, key_bounds_M, 16, 16, kind, window)
         gradients = torch.autograd.grad(output_NHE.sum(), (query_NHE, key_TKE, value_TKE))
         if not all(tensor.isfinite().all() for tensor in (output_NHE, *gradients)):
             raise RuntimeError(f"{kind.value} attention of ones is not finite")

@@ -10,7 +10,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.machine import machine_facts
 from toolkit.execution.stages import TimedStage
 from toolkit.finetuning import FinetuningResult
-from toolkit.model.presets import parameter_counts
+from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.schedule import Phase
 from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder

@@ -1,0 +1,77 @@
+"""What a family says of itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from toolkit.core.types import AttentionKind
+from toolkit.model.config import ModelSettings
+
+
+@dataclass(frozen=True)
+class HubType:
+    """Models of a family as Hugging Face knows them: one `model_type`."""
+
+    models: str
+    """Names of the best known, for messages."""
+    is_encoder: bool = False
+    """Attention is bidirectional, and the class that has the head one for masked language modeling."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Modules, of a block or of the model, by their names here, where they have others there. Several that have one
+    name there are its rows, in order."""
+
+
+@dataclass(frozen=True)
+class HubForm:
+    """Class of transformers for an exported model, and its configuration."""
+
+    model_type: str
+    class_name: str
+    config: dict[str, Any]
+    """Values beyond those that all classes have."""
+    old_keys: dict[str, Any] = field(default_factory=dict)
+    """What older readers than transformers 5 look for in `config.json`."""
+
+
+class Family(ABC):
+    """Parts of the models of a family, and how Hugging Face writes them."""
+
+    norm: ClassVar[Literal["rms", "layer"]]
+    """RMSNorm, or LayerNorm without a bias."""
+    activation: ClassVar[Literal["silu", "gelu"]]
+    """Of the gate in the feed-forward."""
+    has_embedding_norm: ClassVar[bool]
+    """Embeddings are normed; the first block then has no norm before its attention."""
+    has_dense_head: ClassVar[bool]
+    """Hidden states pass a product, GELU and a norm before the head's matrix, which then adds a bias."""
+    scaled_by_depth: ClassVar[tuple[str, ...]]
+    """Endings of the names of weights whose initial values are divided by sqrt(2 x layers)."""
+    types: ClassVar[Mapping[str, HubType]]
+    """By `model_type`."""
+
+    @abstractmethod
+    def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
+        """The class for an exported model that computes this attention.
+
+        `architecture` is a `model_type` of the family, or None, for the usual one. A UserError where it has no such
+        class.
+        """
+
+    @abstractmethod
+    def settings_of(self, config: Any) -> dict[str, Any]:
+        """Fields of `ModelSettings`, beyond those with the same name there, from a configuration of transformers."""
+
+    @abstractmethod
+    def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
+        """Parts that its models can have and ours have not, from the configuration and `config.json` itself."""
+
+    def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:
+        """Special ids of an exported configuration, from `pad_token_id`, `bos_token_id` and `eos_token_id`."""
+        return ids
+
+    def notes(self, config: Any) -> Iterator[str]:
+        """What a configuration says that does not matter."""
+        for key in ("attention_dropout", "embedding_dropout", "mlp_dropout"):
+            if getattr(config, key, 0):
+                yield f"{key}={getattr(config, key)} is left out"

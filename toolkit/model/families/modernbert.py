@@ -1,0 +1,128 @@
+"""ModernBERT (arXiv 2412.13663, section 2), mmBERT, and Ettin's encoders and decoders (arXiv 2507.11412).
+
+Layers with a window alternate with layers that see everything, each kind with its own base of the rotary angles. The
+encoder's class and the decoder's have the same tensors, the encoder's with some of them in one; the decoder's computes
+bidirectional attention where its configuration says `is_causal: false`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from toolkit.core.errors import UserError
+from toolkit.core.types import AttentionKind
+from toolkit.model.config import ModelSettings
+from toolkit.model.families.family import Family, HubForm, HubType
+
+_NAMES = {
+    "model.embed_tokens": "model.embeddings.tok_embeddings",
+    "model.embed_norm": "model.embeddings.norm",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn.q_proj",
+    "self_attn.k_proj": "attn.k_proj",
+    "self_attn.v_proj": "attn.v_proj",
+    "self_attn.o_proj": "attn.Wo",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.gate_proj": "mlp.Wi",
+    "mlp.up_proj": "mlp.Wi",
+    "mlp.down_proj": "mlp.Wo",
+    "model.norm": "model.final_norm",
+    "head.dense": "lm_head.dense",
+    "head.norm": "lm_head.norm",
+    "lm_head": "decoder",
+}
+_ENCODER_NAMES = _NAMES | {
+    **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.Wqkv"),
+    "head.dense": "head.dense",
+    "head.norm": "head.norm",
+}
+_WITHOUT = {
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
+    "hidden_activation": "gelu",
+    "classifier_activation": "gelu",
+}
+"""Values of a configuration that ours has alone."""
+
+
+class ModernBert(Family):
+    """ModernBERT's parts."""
+
+    norm = "layer"
+    activation = "gelu"
+    has_embedding_norm = True
+    has_dense_head = True
+    # Those that add to the stream, and the head's (appendix A).
+    scaled_by_depth = ("o_proj.weight", "down_proj.weight", "head.dense.weight")
+    types: ClassVar = {
+        "modernbert": HubType("ModernBERT, mmBERT, Ettin", is_encoder=True, names=_ENCODER_NAMES),
+        "modernbert-decoder": HubType("Ettin's decoders", names=_NAMES),
+    }
+
+    def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
+        """The class of the encoder or the decoder; the latter for an encoder too, where it is named."""
+        is_encoder = attention is AttentionKind.BIDIRECTIONAL
+        if architecture == "modernbert" and not is_encoder:
+            raise UserError(
+                "--form causal writes a decoder, and --architecture modernbert is an encoder. "
+                "Use --architecture modernbert-decoder, or --form bidirectional."
+            )
+        local = settings.rope_base("sliding_attention")
+        angles = {"full_attention": settings.rope_theta, "sliding_attention": local}
+        config: dict[str, Any] = {
+            "norm_eps": settings.rms_norm_eps,
+            "local_attention": settings.window_width,
+            "layer_types": list(settings.layer_types),
+            "rope_parameters": {key: {"rope_type": "default", "rope_theta": base} for key, base in angles.items()},
+        }
+        old_keys = {
+            "global_rope_theta": settings.rope_theta,
+            "local_rope_theta": local,
+            "global_attn_every_n_layers": settings.global_attn_every_n_layers,
+        }
+        if is_encoder and architecture != "modernbert-decoder":
+            return HubForm("modernbert", "ModernBertForMaskedLM", config | {"classifier_pooling": "mean"}, old_keys)
+        if is_encoder:
+            config |= {"is_causal": False, "use_cache": False}
+        return HubForm("modernbert-decoder", "ModernBertDecoderForCausalLM", config, old_keys)
+
+    def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:
+        """See `Family`; without them, transformers takes those of ModernBERT's own tokenizer."""
+        if model_type == "modernbert-decoder":
+            # It takes no None.
+            known = next((each for each in (ids["eos_token_id"], *ids.values()) if each is not None), 0)
+            ids = {key: known if each is None else each for key, each in ids.items()}
+        return ids | {"cls_token_id": ids["bos_token_id"], "sep_token_id": ids["eos_token_id"]}
+
+    def settings_of(self, config: Any) -> dict[str, Any]:
+        """See `Family`."""
+        angles = config.rope_parameters
+        return {
+            "family": "modernbert",
+            "rms_norm_eps": float(config.norm_eps),
+            "local_attention": config.local_attention,
+            "global_attn_every_n_layers": _period(config.layer_types),
+            "rope_theta": angles["full_attention"]["rope_theta"],
+            "local_rope_theta": angles["sliding_attention"]["rope_theta"],
+        }
+
+    def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
+        """See `Family`."""
+        for key, value in _WITHOUT.items():
+            if getattr(config, key) != value:
+                yield f"{key}={getattr(config, key)!r} (ours is {value!r})"
+        for layer_type, angles in config.rope_parameters.items():
+            if angles.get("rope_type", "default") != "default":
+                yield f"rotary angles of type {angles['rope_type']!r} (rope_parameters of {layer_type})"
+        if _period(config.layer_types) is None:
+            yield "layers with and without a window in another order than one without every so many (layer_types)"
+
+
+def _period(layer_types: list[str]) -> int | None:
+    """Each how many layers, from the first on, one sees everything; None where they do not follow that."""
+    period = next((number for number, each in enumerate(layer_types) if number and each == "full_attention"), None)
+    period = period or len(layer_types)
+    of = ["sliding_attention" if number % period else "full_attention" for number in range(len(layer_types))]
+    return period if list(layer_types) == of else None

@@ -1,0 +1,60 @@
+"""The head: from hidden states to the loss, or to logits."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from toolkit.model.config import ModelSettings
+from toolkit.model.families import family_of
+from toolkit.model.kernels.cross_entropy import cross_entropy_sum
+from toolkit.model.kernels.cross_entropy_forms import EAGER, CrossEntropyForm, VocabularyColumns
+from toolkit.model.layers import Linear, linear, norm_of
+
+
+class Transform(nn.Module):
+    """What hidden states pass before the head's matrix: a product, GELU and a norm, as since BERT."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.dense = Linear(settings.hidden_size, settings.hidden_size)
+        self.norm = norm_of(settings)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        normed: Tensor = self.norm(gelu(self.dense(hidden_ND)))
+        return normed
+
+
+class Head(nn.Module):
+    """The vocabulary projection and the loss in one, so that the weights are used in one place."""
+
+    def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, settings.hidden_size))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if family_of(settings).has_dense_head else None
+        self.columns = VocabularyColumns()
+        self.form: CrossEntropyForm = EAGER
+        self.z_loss = 0.0
+        """Coefficient of the z-loss, which is in the gradient alone."""
+        self.losses: list[Tensor] | None = None
+        """Takes the cross-entropies of targets, (N,), of forward passes with weights; None: they are not kept."""
+
+    def forward(self, hidden_ND: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
+        """Sum of the cross-entropies, 0-dim fp32; times `weights_N` where there are some."""
+        loss, losses_N = cross_entropy_sum(
+            hidden_ND,
+            self.weight,
+            labels_N,
+            weights_N,
+            bias_V=self.bias,
+            columns=self.columns,
+            z_loss=self.z_loss,
+            form=self.form,
+        )
+        if self.losses is not None and losses_N is not None:
+            self.losses.append(losses_N)
+        return loss
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """(N, D) -> (N, V) fp32."""
+        return linear(hidden_ND, self.weight, self.bias).float()

@@ -1,0 +1,208 @@
+"""Attention inside segments by plain torch: where no flash kernel takes the tensors.
+
+Both ways cut a segment into bands of neighbouring queries where a product with all keys would mostly be hidden.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from toolkit.core.types import AttentionKind
+from toolkit.model.segments import SegmentLayout, Span
+
+_CAUSAL_CHUNK = 128
+# About as wide as what it sees to both sides under ModernBERT's window.
+_WINDOW_CHUNK = 128
+
+
+def attend_by_sdpa(
+    query_THE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    kind: AttentionKind,
+    layout: SegmentLayout,
+    window: int | None = None,
+) -> Tensor:
+    """`toolkit.model.attention.attend` by torch's attention, one call per span, or per band of it under a window: for
+    long segments, and for devices without a kernel here.
+    """
+    group = query_THE.shape[1] // key_TKE.shape[1]
+    if query_THE.is_cuda and group > 1:
+        # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
+        key_TKE, value_TKE = (part.repeat_interleave(group, dim=1) for part in (key_TKE, value_TKE))
+    # One split and one cat: slices taken one by one would each cost a zero-filled gradient of full size.
+    sizes = [span.stop - span.start for span in layout.spans]
+    outputs = []
+    parts = (torch.split(tensor, sizes) for tensor in (query_THE, key_TKE, value_TKE))
+    for query, key, value, span in zip(*parts, layout.spans, strict=True):
+        if span.is_padding:
+            outputs.append(torch.zeros_like(query))
+            continue
+        query, key, value = (
+            part.view(span.count, span.length, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
+        )
+        shared = query.shape[1] != key.shape[1]
+        if (narrow := _narrowed(window, span.length)) is None:
+            is_causal = kind is AttentionKind.CAUSAL
+            output = scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=shared)
+        else:
+            output = torch.cat(
+                [
+                    scaled_dot_product_attention(
+                        query[:, :, band.first : band.stop],
+                        key[:, :, band.first_key : band.stop_key],
+                        value[:, :, band.first_key : band.stop_key],
+                        attn_mask=band.hide_(
+                            query.new_zeros(band.stop - band.first, band.stop_key - band.first_key), kind, narrow
+                        ),
+                        enable_gqa=shared,
+                    )
+                    for band in _bands(span.length, kind, narrow)
+                ],
+                dim=2,
+            )
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def attend_by_bmm(
+    query_THE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    kind: AttentionKind,
+    layout: SegmentLayout,
+    window: int | None = None,
+) -> Tensor:
+    """`toolkit.model.attention.attend` by batched matrix products with the probabilities kept: for the CPU, where a
+    position sees up to about 1,000 others.
+    """
+    output_THE: Tensor = _BmmAttention.apply(query_THE, key_TKE, value_TKE, kind, layout, window)  # type: ignore[no-untyped-call]
+    return output_THE
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Neighbouring queries of a segment, `first` to `stop`, and the keys that any of them sees."""
+
+    first: int
+    stop: int
+    first_key: int
+    stop_key: int
+
+    def hide_(self, scores: Tensor, kind: AttentionKind, window: int | None) -> Tensor:
+        """Set to -inf, in place, what a query may not see: (..., queries, keys)."""
+        everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        # The first query is key number `own` of those here.
+        own = self.first - self.first_key
+        if kind is AttentionKind.CAUSAL:
+            scores[..., own:].masked_fill_(everything[:, own:].triu(1), float("-inf"))
+        if window is not None:
+            is_far = everything.tril(own - window - 1)
+            if kind is AttentionKind.BIDIRECTIONAL:
+                is_far |= everything.triu(own + window + 1)
+            scores.masked_fill_(is_far, float("-inf"))
+        return scores
+
+
+def _bands(length: int, kind: AttentionKind, window: int | None) -> list[_Band]:
+    """Bands of one product each, which leave out most of what would be hidden."""
+    is_causal = kind is AttentionKind.CAUSAL
+    if window is None:
+        window, chunk = length, _CAUSAL_CHUNK if is_causal else length
+    else:
+        chunk = _WINDOW_CHUNK
+    stops = [min(first + chunk, length) for first in range(0, length, chunk)]
+    return [
+        _Band(first, stop, max(0, first - window), stop if is_causal else min(length, stop + window))
+        for first, stop in zip([0, *stops], stops, strict=False)
+    ]
+
+
+def _narrowed(window: int | None, length: int) -> int | None:
+    """The window where it hides something of a segment."""
+    return None if window is None or window >= length - 1 else window
+
+
+def _heads_first(tensor_THE: Tensor, span: Span, num_key_value_heads: int) -> Tensor:
+    """(T, H, E) -> (count x K, H / K, length, E), contiguous."""
+    width = tensor_THE.shape[-1]
+    part = tensor_THE[span.start : span.stop].view(span.count, span.length, num_key_value_heads, -1, width)
+    return part.permute(0, 2, 3, 1, 4).reshape(span.count * num_key_value_heads, -1, span.length, width)
+
+
+def _put_back(target_THE: Tensor, span: Span, part: Tensor) -> None:
+    """The inverse of `_heads_first`, into `target_THE`."""
+    num_key_value_heads = part.shape[0] // span.count
+    view = target_THE[span.start : span.stop].view(span.count, span.length, num_key_value_heads, -1, part.shape[-1])
+    view.copy_(part.view(span.count, num_key_value_heads, -1, span.length, part.shape[-1]).permute(0, 3, 1, 2, 4))
+
+
+class _BmmAttention(torch.autograd.Function):
+    """See `attend_by_bmm`. The query heads that share a key-value head are rows of one product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_THE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        kind: AttentionKind,
+        layout: SegmentLayout,
+        window: int | None,
+    ) -> Tensor:
+        num_key_value_heads, scale = key_TKE.shape[1], query_THE.shape[2] ** -0.5
+        output_THE = torch.zeros_like(query_THE, memory_format=torch.contiguous_format)
+        kept: list[Tensor] = []
+        for span in layout.spans:
+            if span.is_padding:
+                continue
+            # Scaling queries here and their gradients there spares two passes over the probabilities.
+            query = _heads_first(query_THE, span, num_key_value_heads) * scale
+            key = _heads_first(key_TKE, span, num_key_value_heads).squeeze(1)
+            value = _heads_first(value_TKE, span, num_key_value_heads).squeeze(1)
+            output = torch.empty_like(query)
+            kept += [query, key, value]
+            narrow = _narrowed(window, span.length)
+            for band in _bands(span.length, kind, narrow):
+                queries, keys = slice(band.first, band.stop), slice(band.first_key, band.stop_key)
+                scores = torch.bmm(query[:, :, queries].flatten(1, 2), key[:, keys].transpose(1, 2))
+                band.hide_(scores.view(*query.shape[:2], -1, scores.shape[-1]), kind, narrow)
+                probs = torch.softmax(scores, dim=-1)
+                output[:, :, queries] = torch.bmm(probs, value[:, keys]).view_as(output[:, :, queries])
+                kept.append(probs)
+            _put_back(output_THE, span, output)
+        ctx.save_for_backward(*kept)
+        ctx.kind, ctx.layout, ctx.window = kind, layout, window
+        ctx.scale, ctx.num_key_value_heads = scale, num_key_value_heads
+        return output_THE
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (d_output_THE,) = grad_outputs
+        d_query_THE = torch.zeros_like(d_output_THE, memory_format=torch.contiguous_format)
+        shape_TKE = (d_output_THE.shape[0], ctx.num_key_value_heads, d_output_THE.shape[2])
+        d_key_TKE, d_value_TKE = d_output_THE.new_zeros(shape_TKE), d_output_THE.new_zeros(shape_TKE)
+        kept = iter(ctx.saved_tensors)
+        for span in ctx.layout.spans:
+            if span.is_padding:
+                continue
+            query, key, value = next(kept), next(kept), next(kept)
+            d_output = _heads_first(d_output_THE, span, ctx.num_key_value_heads)
+            d_query = torch.empty_like(query)
+            d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
+            for band in _bands(span.length, ctx.kind, _narrowed(ctx.window, span.length)):
+                queries, keys = slice(band.first, band.stop), slice(band.first_key, band.stop_key)
+                probs = next(kept)
+                d_rows = d_output[:, :, queries].flatten(1, 2)
+                d_value[:, keys] += torch.bmm(probs.transpose(1, 2), d_rows)
+                d_probs = torch.bmm(d_rows, value[:, keys].transpose(1, 2))
+                d_scores = torch.ops.aten._softmax_backward_data(d_probs, probs, -1, probs.dtype)
+                d_query[:, :, queries] = torch.bmm(d_scores, key[:, keys]).view_as(d_query[:, :, queries])
+                d_key[:, keys] += torch.bmm(d_scores.transpose(1, 2), query[:, :, queries].flatten(1, 2))
+            _put_back(d_query_THE, span, d_query.mul_(ctx.scale))
+            _put_back(d_key_TKE, span, d_key[:, None])
+            _put_back(d_value_TKE, span, d_value[:, None])
+        return d_query_THE, d_key_TKE, d_value_TKE, None, None, None

@@ -1,0 +1,120 @@
+"""Parameters of a model by name, with their axes: what counting, tensor parallelism and growth are derived from.
+
+Every family's parameters have the names that Hugging Face gives Llama's; a test holds them against the module.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from typing import Literal
+
+from toolkit.core.errors import SettingsError
+from toolkit.model.config import ModelSettings
+from toolkit.model.families import family_of
+
+Axis = Literal["V", "D", "F", "HE", "KE", "E"]
+"""Dimension of a parameter: vocabulary, model width, feed-forward width, query heads, key-value heads, one head."""
+
+Axes = dict[str, tuple[Axis, ...]]
+"""Axes of parameters by name."""
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+"""Names of the two matrices that are one where a model ties them."""
+HEAD_BIAS = "lm_head.bias"
+BLOCKS = "model.layers"
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Numbers of parameters of a model, by part."""
+
+    embedding: int
+    """V x D; the head's matrix is as large."""
+    layer: int
+    """One block, the last."""
+    body: int
+    """All blocks, the final norm, and the embedding's norm if there is one."""
+    body_and_embedding: int
+    """What a model's marketing size counts."""
+    transform: int
+    """What hidden states pass between body and the head's matrix."""
+    total: int
+    """Every parameter; a tied head is not counted twice."""
+
+
+def before_blocks(settings: ModelSettings) -> Axes:
+    """Parameters of the embedding."""
+    axes: Axes = {EMBEDDING: ("V", "D")}
+    if family_of(settings).has_embedding_norm:
+        axes["model.embed_norm.weight"] = ("D",)
+    return axes
+
+
+def of_block(settings: ModelSettings, number: int) -> Axes:
+    """Parameters of a block, by number."""
+    axes: Axes = {
+        "input_layernorm.weight": ("D",),
+        "self_attn.q_proj.weight": ("HE", "D"),
+        "self_attn.k_proj.weight": ("KE", "D"),
+        "self_attn.v_proj.weight": ("KE", "D"),
+        "self_attn.o_proj.weight": ("D", "HE"),
+        "post_attention_layernorm.weight": ("D",),
+        "mlp.gate_proj.weight": ("F", "D"),
+        "mlp.up_proj.weight": ("F", "D"),
+        "mlp.down_proj.weight": ("D", "F"),
+    }
+    if number == 0 and family_of(settings).has_embedding_norm:
+        del axes["input_layernorm.weight"]
+    if settings.qkv_bias:
+        axes |= {"self_attn.q_proj.bias": ("HE",), "self_attn.k_proj.bias": ("KE",), "self_attn.v_proj.bias": ("KE",)}
+    if settings.qk_norm:
+        axes |= {"self_attn.q_norm.weight": ("E",), "self_attn.k_norm.weight": ("E",)}
+    return {f"{BLOCKS}.{number}.{name}": of for name, of in axes.items()}
+
+
+def behind_blocks(settings: ModelSettings) -> Axes:
+    """Parameters of the final norm and the head, whose matrix may be the embedding's."""
+    axes: Axes = {"model.norm.weight": ("D",)}
+    if family_of(settings).has_dense_head:
+        axes |= {"head.dense.weight": ("D", "D"), "head.norm.weight": ("D",), HEAD_BIAS: ("V",)}
+    if not settings.tie_word_embeddings:
+        axes[HEAD] = ("V", "D")
+    return axes
+
+
+def parameter_axes(settings: ModelSettings) -> Axes:
+    """Axes of every parameter, by name; a tied head is the embedding."""
+    blocks = (of_block(settings, number).items() for number in range(settings.num_hidden_layers))
+    return dict(chain(before_blocks(settings).items(), *blocks, behind_blocks(settings).items()))
+
+
+def shape_of(axes: tuple[Axis, ...], settings: ModelSettings) -> tuple[int, ...]:
+    """Shape of a parameter in a model with its vocabulary size."""
+    if settings.vocab_size is None:
+        raise SettingsError("model.vocab_size is not known, so parameters cannot be counted. Give it a number.")
+    sizes: dict[Axis, int] = {
+        "V": settings.vocab_size,
+        "D": settings.hidden_size,
+        "F": settings.intermediate_size,
+        "HE": settings.num_attention_heads * settings.head_size,
+        "KE": settings.key_value_heads * settings.head_size,
+        "E": settings.head_size,
+    }
+    return tuple(sizes[axis] for axis in axes)
+
+
+def parameter_counts(settings: ModelSettings) -> ParameterCounts:
+    """Count the parameters of a model, with its vocabulary size, without building it."""
+
+    def count(axes: Axes) -> int:
+        return sum(prod(shape_of(of, settings)) for of in axes.values())
+
+    before, behind = before_blocks(settings), behind_blocks(settings)
+    embedding = count({EMBEDDING: before.pop(EMBEDDING)})
+    layers = [count(of_block(settings, number)) for number in range(settings.num_hidden_layers)]
+    body = count(before) + sum(layers) + count({"norm": behind.pop("model.norm.weight")})
+    head = embedding if behind.pop(HEAD, None) else 0
+    transform = count(behind)
+    return ParameterCounts(
+        embedding, layers[-1], body, body + embedding, transform, body + embedding + transform + head
+    )
