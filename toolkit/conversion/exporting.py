@@ -173,8 +173,10 @@ def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int
         stock = replace(stock, problems={}, head=partial(native.read, HEAD))
     if stock.problems:
         raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
-    found = []
-    for implementation in ("sdpa", "eager") if getattr(stock.model.config, "is_causal", True) is False else ("sdpa",):
+    found, config = [], stock.model.config
+    # ModernBERT's decoder, eager, fails where there is no mask, as in one text that no window cuts (transformers 5.23).
+    has_two_kinds = getattr(config, "is_causal", True) is False and config.model_type != "modernbert-decoder"
+    for implementation in ("sdpa", "eager") if has_two_kinds else ("sdpa",):
         stock.model.set_attn_implementation(implementation)
         found.append(compare_logits(stock, native, attention=form.attention, pad_id=pad_id))
     return next((each for each in found if not each.is_within_tolerance), max(found, key=attrgetter("max_difference")))

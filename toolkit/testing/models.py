@@ -74,14 +74,22 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
     shape = {key: getattr(settings, key) for key in _SHARED} | {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     config = AutoConfig.for_model(hub.model_type, **shape, **hub.config, mask_token_id=0)
     twin: PreTrainedModel = getattr(transformers, hub.class_name)(config)
-    weights, tensors = encoder.state_dict(), HubTensors(settings, family_of(settings).types[hub.model_type])
+    weights, tensors = encoder.state_dict(), hub_tensors(settings, attention)
     found = {theirs: torch.cat([weights[name] for name in ours]) for theirs, ours in tensors.parts.items()}
     missing, unexpected = twin.load_state_dict(found, strict=False)
     # What is tied, and the biases that the classes have at the output too.
     assert not unexpected
     assert all(name == tensors.head or name.endswith("o_proj.bias") for name in missing)
+    # Ours trains the padding token's row too.
+    twin.get_input_embeddings().padding_idx = None  # type: ignore[assignment]
     twin.eval()  # type: ignore[no-untyped-call]
     return twin
+
+
+def hub_tensors(settings: ModelSettings, attention: AttentionKind) -> HubTensors:
+    """Tensors of the stock class of that attention kind."""
+    family = family_of(settings)
+    return HubTensors(settings, family.types[family.hub_form(settings, attention, None).model_type])
 
 
 def dense_visibility(segments_BS: Tensor, attention: AttentionKind, window: int | None = None) -> Tensor:
