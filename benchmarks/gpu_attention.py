@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import attend, attend_by_flash, attend_by_sdpa
+from toolkit.model.attention import attend, attend_by_flash
 from toolkit.model.kernels.flash import flash_kernel
+from toolkit.model.kernels.plain_attention import attend_by_sdpa
 from toolkit.model.segments import SegmentLayout
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -49,7 +50,7 @@ class Case:
     def pairs(self) -> int:
         """Number of (query, key) pairs that see each other."""
         if self.is_causal:
-            return self.layout.attended_pairs(self.kind)
+            return sum(length * (length + 1) // 2 for length in self.layout.lengths)
         segments_T = _numbered(self.segments_BS)
         real_N = self.positions_N[self.segments_BS.ravel()[self.positions_N] != 0]
         return int(np.bincount(segments_T)[segments_T[real_N]].sum())

@@ -50,7 +50,12 @@ def _measure(job: Job, settings: ModelSettings, implementation: str) -> Row:
     step_s = statistics.median(seconds[job.scale.skipped_steps :])
     tokens = MICRO_BATCHES * job.scale.positions
     length = job.scale.row_length
-    flops = training_flops(settings, tokens=tokens, targets=_MASK_RATIO * tokens, attended_pairs=tokens * length)
+    flops = training_flops(
+        settings,
+        tokens=tokens,
+        targets=_MASK_RATIO * tokens,
+        attended_pairs=settings.num_hidden_layers * tokens * length,
+    )
     peak = known_peak_flops(device(), precision="bf16")
     return {
         "first_loss": losses[0],

@@ -20,7 +20,6 @@ DEEP_FUNCTIONS: dict[str, str] = {}
 BOOLEAN_PARAMETERS = {
     "adopt.overwrite": "the option of that name: permission, not another way to work",
     "to_hf.sentence_transformers": "the option of that name: files beside the same model",
-    "HubWeights.open.is_tied": "what config.json says",
     "Linear.__init__.bias": "torch's own signature",
 }
 """function.parameter: why a public function may take it; elsewhere an enum or a second function says which of two."""

@@ -52,9 +52,7 @@ def _table() -> str:
 def _gigabytes(name: str, file: str, tp: int, pp: int, mode: ActivationCheckpointing) -> float:
     model = MODEL_PRESETS[name]
     blocks = stage_blocks(model, ParallelSettings(tp=tp, pp=pp), targets_per_position=0.5)
-    shapes = shapes_of_stages(
-        model, tp=tp, stages=tuple(len(part) for part in blocks), num_micro_batches=_MICRO_BATCHES
-    )
+    shapes = shapes_of_stages(model, tp=tp, stages=blocks, num_micro_batches=_MICRO_BATCHES)
     memories = [
         rank_memory(
             shape, dp=_RANKS // (tp * pp), zero=read_ds_config(file)["zero_optimization"], precision="bf16",
