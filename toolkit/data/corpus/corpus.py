@@ -1,8 +1,8 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
@@ -138,7 +138,10 @@ class Shards(Sequence[Shard]):
     def check_sizes(self) -> None:
         """Check that every file is there and has the size that the manifest says, without opening any."""
         folder, manifest, source = self._folder, self._manifest, self._source
-        with _sizes(folder, source) as size_of:
+        with ExitStack() as stack:
+            size_of = (
+                partial(_size, folder, stack.enter_context(open_folder(folder))) if source is None else source.size
+            )
             # With tens of thousands of shards, path objects and whole paths would be half of the time.
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
                 size = size_of(f"{name}.bin")
@@ -195,16 +198,6 @@ class Shards(Sequence[Shard]):
 
 def _described(documents: int, tokens: int, dtype: str) -> str:
     return f"{counted(documents, 'document')} of {tokens:,} {dtype} tokens"
-
-
-@contextmanager
-def _sizes(folder: Path, source: ShardSource | None) -> Iterator[Callable[[str], int]]:
-    """A function from the name of a file to its size."""
-    if source is not None:
-        yield source.size
-        return
-    with open_folder(folder) as descriptor:
-        yield partial(_size, folder, descriptor)
 
 
 def _size(folder: Path, descriptor: int, name: str) -> int:

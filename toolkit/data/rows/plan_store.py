@@ -7,6 +7,7 @@ plan or none. A damaged one is made again, and comes out the same.
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -88,19 +89,12 @@ class PlanStore:
             found = [self._find(number, descriptor) for number in range(len(self._corpus.shards))]
         made = iter(self._make_all([number for number, sizes in enumerate(found) if sizes is None]))
         table = PlanTable.of([sizes or next(made) for sizes in found])
-        if len(found) >= _FEWEST_SHARDS_SUMMARISED:
+        for path in self._summaries() if len(found) >= _FEWEST_SHARDS_SUMMARISED else ():
             # Only a copy: a run continues without it where there is no place to write it to.
-            any(self._leave_summary(path, table) for path in self._summaries())
-        return table
-
-    def _leave_summary(self, path: Path, table: PlanTable) -> bool:
-        """Write it there; False where that fails."""
-        try:
-            with locked_file(path.with_name(".plans.lock")):
+            with suppress(OSError), locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)
-        except OSError:
-            return False
-        return True
+                break
+        return table
 
     def _summaries(self) -> Iterator[Path]:
         yield self._corpus.path / self._summary_key.file_name
