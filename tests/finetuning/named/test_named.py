@@ -163,46 +163,21 @@ def test_tagged_words_are_columns(read):
     assert read("uner", "test")[4:7] == ["w1\tB-PER", "in\tO", "w5\tI-LOC"]
 
 
-def questions(read, name, split):
-    (text,) = read(name, split)
-    content = json.loads(text)
-    found = [
-        {**question, "context": paragraph["context"], "title": article["title"]}
-        for article in content["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
-    return content, found
-
-
-def test_squad_is_nested(read):
-    content, test = questions(read, "squad", "test")
-    assert content["version"] == "1.1"
-    assert [len(article["paragraphs"]) for article in content["data"]] == [2, 1]
-    assert [len(paragraph["qas"]) for paragraph in content["data"][0]["paragraphs"]] == [2, 2]
-    assert test[0] == {
+def test_squad_is_json_lines_in_its_columns(read):
+    assert rows(read("squad", "test"))[0] == {
         "id": "validation0",
-        "question": "what is w0?",
-        "answers": [{"text": "w0", "answer_start": 0}, {"text": "w3", "answer_start": 15}],
         "context": "w0 is in w1 or w3.",
-        "title": "title 0",
+        "question": "what is w0?",
+        "answers": {"text": ["w0", "w3"], "answer_start": [0, 15]},
     }
-    train, validation = (questions(read, "squad", split)[1] for split in ("train", "validation"))
-    assert [question["id"] for question in train] == [f"train{row}" for row in sorted(split_training(NUM_TRAIN)[0])]
-    assert [question["id"] for question in validation] == [
-        f"train{row}" for row in sorted(split_training(NUM_TRAIN)[1])
-    ]
-
-
-def test_squad_v2_says_which_questions_have_no_answer(read):
-    content, test = questions(read, "squad-v2", "test")
-    assert content["version"] == "2.0"
-    assert [question["is_impossible"] for question in test] == [False, True] * 3
-    assert [len(question["answers"]) for question in test] == [2, 0, 2, 0, 2, 0]
+    parts = dict(zip(("train", "validation"), split_training(NUM_TRAIN), strict=True))
+    for split, numbers in parts.items():
+        assert [row["id"] for row in rows(read("squad", split))] == [f"train{number}" for number in numbers]
+    assert [len(row["answers"]["text"]) for row in rows(read("squad-v2", "test"))] == [2, 0, 2, 0, 2, 0]
 
 
 def test_record_is_span_extraction(read):
-    _, test = questions(read, "record", "test")
+    test = rows(read("record", "test"))
     assert test[1]["context"] == "w1 met Ann.\n@highlight\nAnn left w1 for Bo"
     assert test[1]["question"] == "Then @placeholder saw w1"
     assert test[1]["id"] == "0-1"

@@ -39,7 +39,7 @@ _KINDS: Mapping[str, type[PublishedForm]] = {
     "passages": PassagesInRows,
 }
 """Forms, as datasets.toml calls them."""
-_FORM_VERSION = 1
+_FORM_VERSION = 2
 """Goes up with every change of what is written, so that older files are not used."""
 _ORIGIN = "origin.json"
 

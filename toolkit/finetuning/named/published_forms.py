@@ -1,19 +1,18 @@
 """Files of named data sets: rows of the hub in the form in which each family of tasks reads a data set.
 
-Sequence classification: JSON lines. Token classification: CoNLL columns. Question answering: SQuAD JSON. Retrieval:
-BEIR folders, in published_retrieval.py. A form says how rows become examples of a split, and what a file of them holds.
+Sequence classification and question answering: JSON lines. Token classification: CoNLL columns. Retrieval: BEIR
+folders, in published_retrieval.py. A form says how rows become examples of a split.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.named.hub_rows import Hub, HubRow, HubRows, OpenRows
+from toolkit.finetuning.named.hub_rows import Hub, HubRow, HubRows
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import Split
 
@@ -56,13 +55,11 @@ class FileOfSplit(PublishedForm):
         published = {Split(split): list(self._examples(hub, source)) for split, source in self.rows.items()}
         for split, examples in PROTOCOLS["paper"].with_validation(published).items():
             with (folder / self.files[split]).open("w", encoding="utf-8") as file:
-                file.writelines(self._content(examples))
+                file.writelines(f"{example}\n" for example in examples)
 
     @abstractmethod
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[Any]: ...
-
-    def _content(self, examples: Sequence[Any]) -> Iterable[str]:
-        return (f"{example}\n" for example in examples)
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
+        """Each example of a split as it stands in the file, but for the last line break."""
 
 
 @dataclass(frozen=True)
@@ -118,43 +115,29 @@ class TaggedWords(FileOfSplit):
             yield "".join(f"{word}\t{names[tag]}\n" for word, tag in zip(words, tags, strict=True))
 
 
-@dataclass(frozen=True)
 class AnsweredQuestions(FileOfSplit):
-    """SQuAD JSON, with the questions in the hub's order; version 1.1, or 2.0 where they may have no answer."""
+    """JSON lines with the columns that SQuAD has on the hub; `answers` are two lists, `text` and `answer_start`."""
 
-    version: str = "1.1"
-    ending: ClassVar[str] = "json"
+    ending: ClassVar[str] = "jsonl"
 
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[tuple[int, HubRow]]:
-        """Questions in SQuAD's form, with the title and the context that SQuAD JSON keeps one level above."""
-        return enumerate(self._questions(hub.open(source)))
-
-    def _questions(self, rows: OpenRows) -> Iterator[HubRow]:
-        for row in rows.read("id", "title", "context", "question", "answers"):
-            found = row["answers"]
-            pairs = zip(found["text"], found["answer_start"], strict=True)
-            question = {key: row[key] for key in ("id", "title", "context", "question")}
-            question["answers"] = [{"text": text, "answer_start": start} for text, start in pairs]
-            if self.version == "2.0":
-                question["is_impossible"] = not question["answers"]
-            yield question
-
-    def _content(self, examples: Sequence[Any]) -> Iterable[str]:
-        questions = [question for _, question in sorted(examples, key=lambda example: example[0])]
-        yield json.dumps({"version": self.version, "data": list(_articles(questions))}, ensure_ascii=False)
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
+        for row in hub.open(source).read("id", "context", "question", "answers"):
+            yield json.dumps(row, ensure_ascii=False)
 
 
-class ClozeQuestions(AnsweredQuestions):
+class ClozeQuestions(FileOfSplit):
     """ReCoRD as span extraction: every mention of an answer's entity is a right answer, in the order of the passage.
 
     The question is the statement with its `@placeholder`.
     """
 
-    def _questions(self, rows: OpenRows) -> Iterator[HubRow]:
-        for row in rows.read("passage", "query", "entity_spans", "answers", "idx"):
+    ending: ClassVar[str] = "jsonl"
+
+    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
+        for row in hub.open(source).read("passage", "query", "entity_spans", "answers", "idx"):
             number = f"{row['idx']['passage']}-{row['idx']['query']}"
-            question = {"title": str(row["idx"]["passage"]), "context": row["passage"], "question": row["query"]}
-            yield {"id": number, **question, "answers": _mentions(row)}
+            question = {"id": number, "context": row["passage"], "question": row["query"], "answers": _mentions(row)}
+            yield json.dumps(question, ensure_ascii=False)
 
 
 def _mentions(row: HubRow) -> list[HubRow]:
@@ -168,17 +151,3 @@ def _mentions(row: HubRow) -> list[HubRow]:
             f"{_OWN_FILES}"
         )
     return [{"text": text, "answer_start": start} for start, text in found]
-
-
-def _articles(questions: Iterable[HubRow]) -> Iterator[HubRow]:
-    """SQuAD's nesting of questions that follow one another: articles of paragraphs of questions."""
-    above = ("title", "context")
-    for title, article in groupby(questions, key=lambda question: question["title"]):
-        paragraphs = [
-            {
-                "context": context,
-                "qas": [{key: value for key, value in each.items() if key not in above} for each in paragraph],
-            }
-            for context, paragraph in groupby(article, key=lambda question: question["context"])
-        ]
-        yield {"title": title, "paragraphs": paragraphs}
