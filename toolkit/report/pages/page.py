@@ -57,15 +57,26 @@ class Contents:
 
 def render(contents: Contents, *, output: Path) -> str:
     """The page; `output` is its folder, to which links to the cells' files are relative."""
-    package = files("toolkit.report.pages")
-    sections = [_head(contents), _studies(contents), _tables(contents), _figures(contents), _tests(contents)]
-    sections += [_with_note(contents.rates, "rates"), _with_note(contents.missing, "missing")]
-    if contents.results is not None:
-        sections.append(runs_section(contents.results, contents.members, output=output))
-    sections += [_settings(contents), _files(contents)]
+    package, results = files("toolkit.report.pages"), contents.results
+    anchors = {} if results is None else row_anchors(results, contents.members)
+    # Of these, the page has the ones with something in them.
+    sections = [
+        ("study", "Study", _studies(contents, anchors)),
+        ("tables", "Scores", _tables(contents, anchors)),
+        ("figures", "Figures", _figures(contents)),
+        ("tests", "Paired tests", _tests(contents)),
+        ("rates", "Chosen learning rates", _with_note(contents.rates)),
+        ("missing", "Runs without a result", _with_note(contents.missing)),
+        ("runs", "Runs behind the scores", results and runs_section(results, contents.members, output=output)),
+        ("settings", "Settings and machine", _settings(contents)),
+        ("files", "Files", _files(contents)),
+    ]
+    shown = [section for section in sections if section[2]]
+    links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in shown)
+    bodies = (f'<h2 id="{anchor}">{escape(title)}</h2>\n{body}' for anchor, title, body in shown)
     return html_page(
         "Report: " + first_few(_names(contents)),
-        "".join(sections),
+        "\n".join([_head(contents), f"<nav><ul>{links}</ul></nav>", *bodies]),
         style=package.joinpath("report.css").read_text(encoding="utf-8"),
         script=package.joinpath("report.js").read_text(encoding="utf-8"),
     )
@@ -93,39 +104,22 @@ def _head(contents: Contents) -> str:
     sentences = () if results is None else (missing_summary(results.missing), results.omission)
     told = filter(None, (*sentences, contents.left_out))
     lacking = "".join(f"<p><strong>{escape(f'{text[0].upper()}{text[1:]}.')}</strong></p>" for text in told)
-    links: list[tuple[str, str, object]] = [
-        ("study", "Study", contents.studies),
-        ("tables", "Scores", contents.tables),
-        ("figures", "Figures", contents.figures),
-    ]
-    links += [("tests", "Paired tests", contents.tests), ("rates", "Learning rates", contents.rates)]
-    links += [("missing", "Runs without a result", contents.missing)]
-    links += [("runs", "Runs", results), ("settings", "Settings and machine", True), ("files", "Files", True)]
-    items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, there in links if there)
     return f"""
 <h1>{escape(first_few(_names(contents)))}</h1>
-<p class="lead">{escape(", ".join(parts))}.</p>{lacking}
-<nav><ul>{items}</ul></nav>"""
+<p class="lead">{escape(", ".join(parts))}.</p>{lacking}"""
 
 
-def _studies(contents: Contents) -> str:
-    if not contents.studies:
-        return ""
-    anchors = {} if contents.results is None else row_anchors(contents.results, contents.members)
+def _studies(contents: Contents, anchors: Anchors) -> str:
     losses = ' Their losses are below, in <a href="#figures">Figures</a>.' if contents.runs else ""
-    parts = (
+    return "".join(
         f"<h3>{escape(study.name)}</h3>{study.figure.html()}"
         f"<p>{escape(study.table.note)}{losses}</p>{_table(study.table, anchors)}"
         for study in contents.studies
     )
-    return '<h2 id="study">Study</h2>' + "".join(parts)
 
 
-def _tables(contents: Contents) -> str:
-    if not contents.tables:
-        return ""
-    anchors = {} if contents.results is None else row_anchors(contents.results, contents.members)
-    parts = ['<h2 id="tables">Scores</h2>']
+def _tables(contents: Contents, anchors: Anchors) -> str:
+    parts = []
     for level in contents.levels:
         tables = [table for table in contents.tables if table.name.startswith(f"{level.name}-")]
         if not tables:
@@ -187,19 +181,15 @@ def _intervals(score: MeanScore, table: Table) -> str:
 
 
 def _figures(contents: Contents) -> str:
-    if not contents.figures:
-        return ""
     parts = [f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures]
     if contents.switches:
         lines = "".join(f"<li>{escape(line)}</li>" for line in contents.switches)
         parts.append(f"<h3>Switches of objective</h3><ul>{lines}</ul>")
-    return '<h2 id="figures">Figures</h2>' + "".join(parts)
+    return "".join(parts)
 
 
 def _tests(contents: Contents) -> str:
-    if not contents.tests:
-        return ""
-    parts = ['<h2 id="tests">Paired tests</h2>']
+    parts = []
     for table in contents.tests:
         rows = table.rows
         note = table.note
@@ -213,10 +203,8 @@ def _tests(contents: Contents) -> str:
     return "\n".join(parts)
 
 
-def _with_note(table: Table | None, anchor: str) -> str:
-    if table is None:
-        return ""
-    return f'<h2 id="{anchor}">{escape(table.title)}</h2><p>{escape(table.note)}</p>{_table(table, {})}'
+def _with_note(table: Table | None) -> str:
+    return "" if table is None else f"<p>{escape(table.note)}</p>{_table(table, {})}"
 
 
 def _settings(contents: Contents) -> str:
@@ -229,7 +217,6 @@ def _settings(contents: Contents) -> str:
     makers = {} if contents.results is None else contents.results.makers
     made_by = pairs_table({maker: counted(number, "run") for maker, number in makers.items()})
     return f"""
-<h2 id="settings">Settings and machine</h2>
 {details}
 {f"<p>What made the runs:</p>{made_by}" if makers else ""}
 <p>Written {escape(contents.date)} by <code>{escape(contents.command)}</code>, on this machine, which
@@ -240,7 +227,6 @@ need not be the one that trained:</p>
 def _files(contents: Contents) -> str:
     items = "".join(f'<li><a href="{escape(name)}">{escape(name)}</a></li>' for name in contents.written)
     return f"""
-<h2 id="files">Files</h2>
 <p><code>tables/scores.csv</code> has every score with its interval; <code>tables/tables.tex</code> is a document that
 shows all tables, whose own files are for <code>\\input</code>; <code>model-index/</code> is for the head of model
 cards.</p>

@@ -33,8 +33,7 @@ def pair_key(model: str, task: str) -> str:
 def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
     """All runs by model and task, folded; `members` are models by configuration, and links are relative to `output`."""
     anchors = row_anchors(results, members)
-    parts = ['<h2 id="runs">Runs behind the scores</h2><div class="runs">']
-    parts.append("<p>The runs at the chosen learning rate, in bold, make up the test score.</p>")
+    parts = ['<div class="runs"><p>The runs at the chosen learning rate, in bold, make up the test score.</p>']
     for name, models in members.items():
         links = ", ".join(f'<a href="#{anchors[model]}">{escape(model)}</a>' for model in models)
         parts.append(f'<h3 id="{anchors[name]}">{escape(name)}</h3><p>Models: {links}</p>')
