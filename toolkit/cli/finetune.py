@@ -106,13 +106,10 @@ def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]
 
 def _scores(result: "FinetuningResult") -> "Table":
     """A line for each split that was evaluated, and the baseline; the main metric is the first column."""
-    from rich.table import Table
+    from toolkit.core.console import columns
 
     metrics = sorted(result.test, key=lambda metric: metric != result.metric)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", no_wrap=True)
-    for metric in metrics:
-        table.add_column(metric, justify="right", no_wrap=True)
+    table = columns("", "", *metrics)
     for split, scores in (("validation", result.validation), ("test", result.test)):
         if scores is not None:
             table.add_row(split, *(f"{scores[metric]:.4f}" for metric in metrics))

@@ -26,15 +26,11 @@ def command(
 ) -> None:
     """Score minimal pairs, zero-shot: accuracy of a language model, in all and of each paradigm."""
     settings = settings_from(MinimalPairsSettings, {"form": form, "threads": threads})
-    from rich.table import Table
-
-    from toolkit.core.console import console
+    from toolkit.core.console import columns, console
     from toolkit.workflows.finetune import finetune
 
     result = finetune("pairs", model, test=pairs, output=output, settings=settings)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column(f"{result.pairs:,} pairs, {result.form}", no_wrap=True)
-    table.add_column("accuracy", justify="right")
+    table = columns("", f"{result.pairs:,} pairs, {result.form}", "accuracy")
     for metric, score in result.test.items():
         table.add_row("all" if metric == result.metric else metric.removeprefix("accuracy_"), f"{score:.4f}")
     console().print(table)

@@ -10,7 +10,6 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -37,14 +36,6 @@ class StageRecord(Settings):
     """SHA-256 of each file it wrote, by path below the job's folder; None: not finished."""
     facts: dict[str, float] = Field(default_factory=dict)
     """Numbers to keep that are not in its files."""
-
-
-@dataclass(frozen=True)
-class TimedStage:
-    """A stage with its title."""
-
-    title: str
-    record: StageRecord
 
 
 _STAGES = TypeAdapter(dict[str, StageRecord])
@@ -142,9 +133,9 @@ class Job:
             yield
         self._close(name, [], None)
 
-    def timed_stages(self) -> tuple[TimedStage, ...]:
-        """The stages so far, in order, with their records."""
-        return tuple(TimedStage(title, self.stages[name]) for name, title in self._titles.items())
+    def records(self) -> dict[str, StageRecord]:
+        """Records of the stages so far, by title, in order."""
+        return {title: self.stages[name] for name, title in self._titles.items()}
 
     def _announce(self, name: str, title: str) -> None:
         self._titles[name] = title

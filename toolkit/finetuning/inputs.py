@@ -73,6 +73,15 @@ def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None
         )
 
 
+def check_tells_offsets(source: EncoderSource) -> None:
+    """Refuse a tokenizer that does not tell which characters its tokens stand for."""
+    if not source.tokenizer.is_fast:
+        raise UserError(
+            f"the tokenizer of {source.model} ({type(source.tokenizer).__name__}) does not tell which characters its "
+            "tokens stand for, by which words and answers are found. Use an encoder with a tokenizer.json."
+        )
+
+
 def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The end-of-text token where the tokenizer has one and does not end texts itself, else None."""
     single = tokenizer("a").input_ids

@@ -8,7 +8,6 @@ From the second part on, a rank that fails, ends or hangs is named as in trainin
 """
 
 import hashlib
-import json
 import platform
 import shutil
 import socket
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 
 import toolkit
+from toolkit.core.cache import digest_of
 from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import hash_folder
@@ -113,7 +113,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     facts.same["device"] = {"name": torch.cuda.get_device_name() if has_gpu() else "cpu"}
     declared = declare_run(source, overrides)
     path = declared.folder.path.absolute()
-    facts.same["run"] = {"run.dir": str(path), "settings": _digest(to_toml(declared.settings).encode())}
+    facts.same["run"] = {"run.dir": str(path), "settings": digest_of(to_toml(declared.settings))[:12]}
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts.free = shutil.disk_usage(folder).free
     for check in RUN_CHECKS.machine:
@@ -126,12 +126,12 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     data, tokenizers = facts.same.setdefault("data", {}), facts.same.setdefault("tokenizer", {})
     for key, corpus in ((named.key, named.corpus) for named in corpora.named):
         data[key] = corpus.manifest.manifest_sha256[:12]
-        digest = _digest(json.dumps(hash_folder(corpus.tokenizer_folder)).encode())
-        tokenizers[key] = f"{corpus.fingerprint[:12]}, files {digest}"
+        files = digest_of(hash_folder(corpus.tokenizer_folder))
+        tokenizers[key] = f"{corpus.fingerprint[:12]}, files {files[:12]}"
         # Other ranks of a machine read the same files; those of object storage are hashed as they come.
         for name in corpus.manifest.table.names if place.local_rank == 0 else ():
-            files = [file for file in file_names(corpus.path / name) if file.is_file()]
-            data |= {f"{key} {file.name}": _sampled(file) for file in files}
+            shard = [file for file in file_names(corpus.path / name) if file.is_file()]
+            data |= {f"{key} {file.name}": _sampled(file) for file in shard}
     return folder
 
 
@@ -139,11 +139,7 @@ def _sampled(file: Path) -> str:
     """Digest of a file's size and of three blocks of it."""
     content = np.memmap(file, np.uint8, "r")
     blocks = [content[start : start + _BLOCK_BYTES] for start in (0, content.size // 2, -_BLOCK_BYTES)]
-    return _digest(b"%d" % content.size + b"".join(map(bytes, blocks)))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
+    return hashlib.sha256(b"%d" % content.size + b"".join(map(bytes, blocks))).hexdigest()[:12]
 
 
 def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:

@@ -24,7 +24,6 @@ _REMEDIES = {
     "all-reduce": "Name the fast network by NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (docs/clusters.md); "
     "see NCCL_DEBUG=INFO.",
 }
-"""What to do, by check."""
 _SAME = ("packages", "device", "run", "data", "tokenizer", "shared folder")
 """Checks of what has to be the same on all ranks."""
 _SECONDS_APART = 5.0

@@ -116,7 +116,7 @@ def test_no_room_and_no_offsets_are_refused():
         windows_of(template_tokenizer(), ("w1", "w2"), max_length=4)
     (windows,), _ = windows_of(template_tokenizer(), ("w1 w2", "w3 w4"), max_length=5)
     assert ids_of(windows) == [[CLS, W + 1, EOS, W + 3, EOS], [CLS, W + 1, EOS, W + 4, EOS]]
-    with pytest.raises(UserError, match=r"model: its tokenizer \(SimpleNamespace\) does not say which characters"):
+    with pytest.raises(UserError, match=r"the tokenizer of model \(SimpleNamespace\) does not tell which characters"):
         windows_of(types.SimpleNamespace(is_fast=False), ("w1", "w2"))
 
 

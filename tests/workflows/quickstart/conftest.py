@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.execution.stages import StageRecord, TimedStage
+from toolkit.execution.stages import StageRecord
 from toolkit.finetuning import FinetuningResult, Initialization
 from toolkit.run import load_run
 from toolkit.run.step_plan import schedule_of
@@ -87,10 +87,10 @@ def make_facts() -> Callable[..., Facts]:
             "max_logit_difference": 9.1e-6,
             "date": "2026-01-02 03:04 UTC",
             "machine": {"processor": "A & B, 2 cores", "toolkit": "0.1.0"},
-            "stages": (
-                TimedStage("Prepare", StageRecord(key="", seconds=12.34, cpu_seconds=20.0)),
-                TimedStage("Pretrain", StageRecord(key="", seconds=150.0, cpu_seconds=290.0)),
-            ),
+            "stages": {
+                "Prepare": StageRecord(key="", seconds=12.34, cpu_seconds=20.0),
+                "Pretrain": StageRecord(key="", seconds=150.0, cpu_seconds=290.0),
+            },
         }
         return Facts(**(known | changes))
 

@@ -17,10 +17,10 @@ from transformers import (
     PretrainedConfig,
 )
 
-from toolkit.finetuning.inputs import paper_length
+from toolkit.finetuning.inputs import check_tells_offsets, paper_length
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.squad import Question
-from toolkit.finetuning.qa.windows import Window, check_fast
+from toolkit.finetuning.qa.windows import Window
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs
@@ -115,7 +115,7 @@ _AT_ONCE = 1000
 
 def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
     """Inputs of questions, with a class for each of their tokens, and how many were truncated."""
-    check_fast(source)
+    check_tells_offsets(source)
     features: list[dict[str, Any]] = []
     num_cut = 0
     for start in range(0, len(questions), _AT_ONCE):

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import BatchEncoding
 
-from toolkit.core.errors import UserError
-from toolkit.finetuning.inputs import Encoded, InputBuilder
+from toolkit.finetuning.inputs import Encoded, InputBuilder, check_tells_offsets
 from toolkit.finetuning.source import EncoderSource
 
 _AT_ONCE = 1000
@@ -49,7 +48,7 @@ class WindowBuilder:
     """
 
     def __init__(self, source: EncoderSource, *, overlap: int) -> None:
-        check_fast(source)
+        check_tells_offsets(source)
         self._build, self._accepted = InputBuilder(source), source.accepted
         self._build.check_room(num_texts=2)
         self._tokenizer, self._overlap = source.tokenizer, overlap
@@ -122,12 +121,3 @@ def _covering(windows: list[Window], num_characters: int) -> Iterator[Window]:
         inside = window.offsets[window.offsets[:, 1] > 0]
         begin = 0 if index == 0 else int(inside[0, 0])
         yield replace(window, begin=begin, end=num_characters if index == len(windows) - 1 else int(inside[-1, 1]))
-
-
-def check_fast(source: EncoderSource) -> None:
-    """Refuse a tokenizer that does not tell offsets."""
-    if not source.tokenizer.is_fast:
-        raise UserError(
-            f"{source.model}: its tokenizer ({type(source.tokenizer).__name__}) does not say which characters a token "
-            "stands for, and answers are found by them. Save it as a fast tokenizer (tokenizer.json)."
-        )

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import BatchEncoding
 
-from toolkit.core.errors import UserError
-from toolkit.finetuning.inputs import check_room, paper_length
+from toolkit.finetuning.inputs import check_room, check_tells_offsets, paper_length
 from toolkit.finetuning.source import EncoderSource
 
 NO_WORD = -1
@@ -112,11 +111,7 @@ def _encode(
     sentences: Sequence[Sequence[str]], end: str, source: EncoderSource, *, add_special_tokens: bool
 ) -> BatchEncoding:
     tokenizer = source.tokenizer
-    if not tokenizer.is_fast:
-        raise UserError(
-            f"the tokenizer of {source.model} ({type(tokenizer).__name__}) does not tell which characters its tokens "
-            "stand for, and token classification needs that. Use an encoder with a tokenizer.json."
-        )
+    check_tells_offsets(source)
     texts = [" ".join(words) + end for words in sentences]
     encoded: BatchEncoding = tokenizer(
         texts, add_special_tokens=add_special_tokens, return_offsets_mapping=True, verbose=False

@@ -1,14 +1,14 @@
 """Facts of the report, gathered from the files of the quickstart."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.machine import machine_facts
-from toolkit.execution.stages import TimedStage
+from toolkit.execution.stages import StageRecord
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.schedule import Phase
@@ -76,8 +76,8 @@ class Facts:
     """Hardware and versions, by name."""
     mlm_only: Metrics | None = None
     """Metrics of the run without CLM, if there is one."""
-    stages: tuple[TimedStage, ...] = ()
-    """In order; the report is the last."""
+    stages: Mapping[str, StageRecord] = field(default_factory=dict)
+    """By title, in order; the report is the last."""
     steps_reason: str = ""
     """Why so many steps were trained."""
 
@@ -90,12 +90,12 @@ class Facts:
     @property
     def seconds(self) -> float:
         """Time of all stages."""
-        return sum(stage.record.seconds for stage in self.stages)
+        return sum(stage.seconds for stage in self.stages.values())
 
     @property
     def cpu_seconds(self) -> float:
         """CPU time of all stages."""
-        return sum(stage.record.cpu_seconds for stage in self.stages)
+        return sum(stage.cpu_seconds for stage in self.stages.values())
 
 
 def gather(

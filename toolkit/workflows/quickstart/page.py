@@ -6,6 +6,7 @@ from importlib.resources import files
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from toolkit.core.console import columns
 from toolkit.report.pages.html import html_page, pairs_table
 from toolkit.workflows.quickstart.evaluations import MaskedWord
 from toolkit.workflows.quickstart.facts import Facts
@@ -39,20 +40,12 @@ def render(facts: Facts) -> str:
 def summary(facts: Facts) -> "Group":
     """Times of all stages, and the results."""
     from rich.console import Group
-    from rich.table import Table
 
-    times = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False)
-    times.add_column("stage", overflow="fold")
-    times.add_column("time", justify="right", no_wrap=True)
-    times.add_column("CPU time", justify="right", no_wrap=True)
-    for stage in facts.stages:
-        times.add_row(stage.title, minutes_text(stage.record.seconds), minutes_text(stage.record.cpu_seconds))
+    times, results = columns("", "stage", "time", "CPU time"), columns("", "result", "", "")
+    for title, stage in facts.stages.items():
+        times.add_row(title, minutes_text(stage.seconds), minutes_text(stage.cpu_seconds))
     times.add_row("total", minutes_text(facts.seconds), minutes_text(facts.cpu_seconds), style="bold")
 
-    results = Table(box=None, padding=(0, 3, 0, 0), pad_edge=False, show_header=False)
-    results.add_column(no_wrap=True)
-    results.add_column(justify="right", style="bold")
-    results.add_column(overflow="fold")
     for row in _summary_rows(facts):
         results.add_row(*row)
     return Group(times, "", results, "")
@@ -217,9 +210,9 @@ def _settings(facts: Facts) -> str:
 
 def _time(facts: Facts) -> str:
     rows = "".join(
-        f'<tr><th>{escape(stage.title)}</th><td class="right">{minutes_text(stage.record.seconds)}</td>'
-        f'<td class="right">{minutes_text(stage.record.cpu_seconds)}</td></tr>'
-        for stage in facts.stages
+        f'<tr><th>{escape(title)}</th><td class="right">{minutes_text(stage.seconds)}</td>'
+        f'<td class="right">{minutes_text(stage.cpu_seconds)}</td></tr>'
+        for title, stage in facts.stages.items()
     )
     return f"""
 <h2>Time and machine</h2>

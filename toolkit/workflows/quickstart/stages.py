@@ -165,7 +165,7 @@ class Quickstart:
                 mlm_only=self._folder / _MLM_ONLY if self._compare else None,
                 max_logit_difference=self._job.stages["convert"].facts["max_difference"],
             )
-        facts = dataclasses.replace(facts, stages=self._job.timed_stages(), steps_reason=self._choice.reason)
+        facts = dataclasses.replace(facts, stages=self._job.records(), steps_reason=self._choice.reason)
         atomic_write(path, render(facts))
         screen = self._job.screen
         screen.print()
