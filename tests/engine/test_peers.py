@@ -100,10 +100,11 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
 
 def test_more_ranks_call_than_the_system_keeps_waiting(monkeypatch):
     monkeypatch.setattr(peers, "_BACKLOG", 1)
-    monkeypatch.setattr(peers, "_CONNECT_SECONDS", 6.0)
+    monkeypatch.setattr(peers, "_SECONDS_OF_A_CALL", 0.5)
+    monkeypatch.setattr(peers, "_SECONDS_OF_SILENCE", 5.0)
     monkeypatch.setattr(_Ranks, "limit_waits", lambda _: pytest.fail("the ranks do not watch one another"))
-    ended, raised = _run([lambda: None] * 12)
-    assert (ended, raised) == ({}, [None] * 12)
+    ended, raised = _run([lambda: None] * 16)
+    assert (ended, raised) == ({}, [None] * 16)
 
 
 def test_nobody_is_ended_when_ranks_leave_one_after_another():

@@ -33,7 +33,8 @@ from toolkit.parallel.launcher import read_launcher
 _GRACE_SECONDS = 10.0
 # An error of a collective may come before the connection of the rank that caused it is closed.
 _SECONDS_FOR_NEWS = 5.0
-_CONNECT_SECONDS = 20.0
+# To be connected, for which a call is made again if nobody answers it.
+_CONNECT_SECONDS, _SECONDS_OF_A_CALL = 20.0, 5.0
 _BACKLOG = 4096
 # Ranks that can call do so at once, but for what the system keeps from it.
 _SECONDS_OF_SILENCE = 60.0
@@ -226,7 +227,7 @@ def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
         connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
-        connection.settimeout(_CONNECT_SECONDS / 4)
+        connection.settimeout(_SECONDS_OF_A_CALL)
         with contextlib.suppress(OSError):
             connection.sendall(token + _MESSAGE.pack(rank, b""))
             if connection.recv(len(_HEARD)):
