@@ -206,18 +206,25 @@ def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
     return whole, {name: parameter.grad for name, parameter in encoder.named_parameters()}
 
 
-def _cases() -> list[OneStep]:
-    plain = [OneStep(layout, rows, AttentionKind.CAUSAL) for layout in _LAYOUTS for rows in (1, 4)]
+def _cases(world_size: int) -> list[OneStep]:
+    """Each layout with long and with short micro-batches on either number of ranks, and with neither on both."""
+    rows = ((1, 4), (4, 1))[world_size - 1]
+    plain = [OneStep(layout, rows[number % 2], AttentionKind.CAUSAL) for number, layout in enumerate(_LAYOUTS)]
     others = [OneStep(layout, 2, AttentionKind.BIDIRECTIONAL, is_tied=True, decays_all=False) for layout in _LAYOUTS]
     return plain + others
 
 
 def _tensor_parallel_cases() -> list[OneStep]:
-    layouts, tp2 = [layout for layout in _LAYOUTS if layout[0] != "zero0"], ParallelSettings(tp=2)
-    plain = [OneStep(layout, 2, AttentionKind.CAUSAL, parallel=tp2) for layout in layouts]
-    tied = [OneStep(layout, 4, AttentionKind.BIDIRECTIONAL, True, False, tp2) for layout in layouts]
-    others = [OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=tp2, model=name) for name in _MODELS]
-    return plain + tied + others
+    """Any two of stage, precision and whether embeddings are tied; and what a model may have beside."""
+    tp2 = ParallelSettings(tp=2)
+    cases = []
+    for stage, tied_precision in (("zero1", "bf16"), ("zero2", "fp32"), ("zero3", "bf16")):
+        plain_precision = "fp32" if tied_precision == "bf16" else "bf16"
+        cases.append(OneStep((stage, plain_precision), 2, AttentionKind.CAUSAL, parallel=tp2))
+        cases.append(OneStep((stage, tied_precision), 4, AttentionKind.BIDIRECTIONAL, True, False, tp2))
+    models = ("a key-value head for each query head", "biases", "head norms, wide heads", "llama3 angles")
+    others = [OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=tp2, model=name) for name in models]
+    return cases + others
 
 
 def _pipeline_cases(parallel: ParallelSettings) -> list[OneStep]:
@@ -234,7 +241,7 @@ def _pipeline_cases(parallel: ParallelSettings) -> list[OneStep]:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_every_gradient_is_that_of_one_fp32_pass(world_size: int) -> None:
-    _check(_cases(), world_size)
+    _check(_cases(world_size), world_size)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -244,18 +251,24 @@ def test_every_gradient_under_tensor_parallelism(world_size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "parallel"),
+    ("world_size", "parallel", "chosen"),
     [
-        (2, ParallelSettings(pp=2)),
-        (4, ParallelSettings(pp=2)),
-        (4, ParallelSettings(tp=2, pp=2)),
-        (4, ParallelSettings(pp=4)),
+        (2, ParallelSettings(pp=2), (0, 1, 2, 3)),
+        (4, ParallelSettings(pp=2), (1, 2)),
+        (4, ParallelSettings(tp=2, pp=2), (0, 3)),
+        (4, ParallelSettings(pp=4), (1, 2)),
     ],
     ids=["pp2", "pp2 dp2", "pp2 tp2", "pp4"],
 )
-def test_every_gradient_under_pipeline_parallelism(world_size: int, parallel: ParallelSettings) -> None:
-    """Each layout in processes of its own, since every pipeline engine leaves six process groups behind."""
-    _check(_pipeline_cases(parallel), world_size)
+def test_every_gradient_under_pipeline_parallelism(
+    world_size: int, parallel: ParallelSettings, chosen: tuple[int, ...]
+) -> None:
+    """Each layout in processes of its own, since every pipeline engine leaves six process groups behind.
+
+    On four ranks two cases, which are of both kinds and precisions.
+    """
+    cases = _pipeline_cases(parallel)
+    _check([cases[number] for number in chosen], world_size)
 
 
 @pytest.mark.parametrize(
@@ -285,13 +298,17 @@ def test_every_gradient_with_a_z_loss(world_size: int, parallel: ParallelSetting
     "parallel", [_ALONE, ParallelSettings(tp=2), ParallelSettings(pp=2)], ids=["dp2", "tp2", "pp2"]
 )
 def test_every_gradient_of_joined_products(parallel: ParallelSettings) -> None:
-    """Biases, key-value heads that are shared and not, shares of the weights; last, in compiled blocks."""
+    """Biases, key-value heads that are shared and not, shares of the weights; last, in compiled blocks.
+
+    Those of whole models are compiled among the mixtures, and tracing takes longer than all the rest.
+    """
     cases = [
         OneStep(("zero1", precision), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name,
                 products=joined_products)
         for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"))
     ]  # fmt: skip
-    _check([*cases, replace(cases[1], kernel=traced_flash, is_compiled=True)], 2)
+    compiled = [] if parallel == _ALONE else [replace(cases[1], kernel=traced_flash, is_compiled=True)]
+    _check([*cases, *compiled], 2)
 
 
 @pytest.mark.parametrize(
@@ -327,15 +344,16 @@ def test_every_gradient_of_a_mixture_is_the_weighted_sum_of_two_plain_steps(
 
     Micro-batches of two rows are of either kind, both and no target, so one compiled case has all that a rank meets.
     """
-    layouts = _LAYOUTS if parallel == _ALONE else [("zero1", "fp32"), ("zero1", "bf16")]
+    layouts = _LAYOUTS if parallel == _ALONE else [("zero1", "fp32"), ("zero1", "bf16"), ("zero1", "fp32")]
+    # A layout is cut otherwise on one rank than on two.
+    pairs = [(layout, (1, 2, 4)[(number + world_size) % 3]) for number, layout in enumerate(layouts)]
     cases = [
         OneStep(layout, rows, AttentionKind.BIDIRECTIONAL, rows > 2, parallel=parallel, is_mixed=True,
                 z_loss=0.02 * (rows > 2), first_row=2)
-        for layout in layouts
-        for rows in (1, 2, 4)
+        for layout, rows in pairs
     ]  # fmt: skip
-    compiled = [replace(cases[1], is_compiled=True)] if world_size == 1 else []
-    _check([*cases, *compiled], world_size)
+    whole = OneStep(("zero0", "fp32"), 2, AttentionKind.BIDIRECTIONAL, is_mixed=True, first_row=2, is_compiled=True)
+    _check([*cases, *([whole] if world_size == 1 else [])], world_size)
 
 
 def test_every_gradient_with_stages_that_are_told() -> None:
