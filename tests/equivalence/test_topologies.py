@@ -10,7 +10,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
-_PHASE = 3
+_PHASE = 2
 _RAMP = f"""
 [[schedule]]
 mix = [
@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
     folder = tmp_path_factory.mktemp("topologies")
     run_file = _write_run(folder)
     found = {}
-    for world_size, micro_batches in ((1, (1, 2, 4)), (2, (1, 2, 4)), (4, ())):
+    for world_size, micro_batches in ((1, (1, 4)), (2, (1, 4)), (4, ())):
         variants = [("zero0", (f"train.micro_batch_rows={rows}",)) for rows in micro_batches]
         stages = ("zero1", "zero2", stage3(folder))
         if world_size < 4:
@@ -74,11 +74,10 @@ def test_losses_are_equal(runs):
 
 
 def test_bf16_losses_are_those_of_fp32_within_rounding(runs, tmp_path):
-    """Each stage that has fp32 master weights, on 1 and 2 ranks; later steps carry on the rounding of the first."""
+    """Each stage that has fp32 master weights; later steps carry on the rounding of the first."""
     run_file = _write_run(tmp_path)
     (_, reference), *_ = runs.items()
-    stages = ("zero1", "zero2", stage3(tmp_path))
-    for world_size in (1, 2):
+    for world_size, stages in ((1, ("zero1",)), (2, ("zero1", "zero2", stage3(tmp_path)))):
         cases = [
             RunCase(
                 str(run_file),
@@ -97,10 +96,12 @@ def test_a_z_loss_is_the_same_on_any_layout_and_in_no_logged_loss(runs, tmp_path
     run_file = _write_run(tmp_path)
     (_, without), *_ = runs.items()
     found = []
-    for ranks, stage, overrides in ((1, "zero1", ()), (2, "zero1", ("parallel.tp=2",)), (2, "pipeline", _PIPELINED)):
-        options = ("train.z_loss=1.0", f"run.dir={tmp_path / stage}-{ranks}-{len(found)}", *overrides)
-        (results,) = run_distributed([RunCase(str(run_file), stage, options)], world_size=ranks)
-        found.append(results[0][1])
+    for ranks, layouts in ((1, [("zero1", ())]), (2, [("zero1", ("parallel.tp=2",)), ("pipeline", _PIPELINED)])):
+        cases = [
+            RunCase(str(run_file), stage, ("train.z_loss=1.0", f"run.dir={tmp_path / stage}-{ranks}", *overrides))
+            for stage, overrides in layouts
+        ]
+        found += [results[0][1] for results in run_distributed(cases, world_size=ranks)]
     reference, *others = found
     for lines in others:
         for expected, line in zip(reference[1:], lines[1:], strict=True):

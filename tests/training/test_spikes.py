@@ -24,7 +24,7 @@ from toolkit.training.spikes import WINDOW, SpikePolicy
 
 _DEVIATIONS = 0.5
 # Runs here have a shorter window, and so shorter phases.
-_SHORT, _PHASE = 12, 20
+_SHORT, _PHASE = 6, 10
 
 
 def test_the_threshold_against_numbers_worked_out_by_hand():
@@ -74,7 +74,7 @@ def _marked(lines, mark):
 
 def _settings(folder, *more):
     phases = (f"schedule.{number}.steps={_PHASE}" for number in (0, 1))
-    short = ("lr.warmup_steps=5", "lr.decay_steps=5", "lr.peak=1e-5", "eval.rows=1", "eval.every=1000")
+    short = ("lr.warmup_steps=3", "lr.decay_steps=3", "lr.peak=1e-5", "eval.rows=1", "eval.every=1000")
     return (f"run.dir={folder}", *phases, *short, f"train.spike_deviations={_DEVIATIONS}", *more)
 
 
@@ -136,7 +136,7 @@ def runs(tmp_path_factory):
             place = folder / f"{layout} {action}"
             place.mkdir()
             # The window of the second phase is not yet full then, and its spikes are still to come.
-            cases.append(CutInAWindow(run_file, str(place), layout, action, step=_PHASE + 8))
+            cases.append(CutInAWindow(run_file, str(place), layout, action, step=_PHASE + 4))
         for case, results in zip(cases, run_distributed(cases, world_size=size), strict=True):
             whole = Path(case.folder) / "whole"
             found[str(case.layout), case.action] = (results[0], read_metrics(whole), open_checkpoint(whole))
@@ -184,7 +184,7 @@ class Stopped:
     layout: Layout
 
     def __call__(self) -> tuple[str, str]:
-        settings = _settings(self.folder, "checkpoint.every=10")
+        settings = _settings(self.folder, "checkpoint.every=5")
         try:
             _train(self.run_file, self.layout, (*settings, "train.on_spike=stop"))
         except LossSpikeError as error:
