@@ -26,20 +26,27 @@ def _ids(*, seed: int = 7) -> Tensor:
     return torch.randint(0, 97, SEGMENTS_BS.shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.fixture(scope="module")
+def shared_graphs() -> Iterator[None]:
+    """Tracing is what costs: models of different tests share the graphs of their blocks, and none runs without one."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+        yield
+    torch._dynamo.reset()
+
+
 @pytest.fixture(params=["bmm", "sdpa", "flash", "flash in compiled blocks"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shared_graphs: None) -> str:
     """Every test that names it runs on each kernel; one stands for a GPU's, outside and inside of the graphs."""
     if request.param.startswith("flash"):
         is_compiled = request.param == "flash in compiled blocks"
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
         monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
-        torch._dynamo.reset()
     if request.param == "sdpa":
         monkeypatch.setattr(attention, "attend_by_bmm", attention.attend_by_sdpa)
     monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 4)
     monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 4)
-    yield str(request.param)
-    torch._dynamo.reset()
+    return str(request.param)
 
 
 def _with_flash(*, is_compiled: bool, **options: Any) -> Encoder:
