@@ -90,15 +90,37 @@ def test_weights_are_in_value_and_gradient(
         torch.testing.assert_close(our, their, **tolerance(torch.float64))
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_a_bias_is_in_value_and_gradient(
+    has_weights: bool, chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _set_chunk_rows(monkeypatch, chunk_rows)
+    hidden, weight, labels = _problem(torch.float64)
+    bias = torch.linspace(-2.0, 3.0, VOCABULARY, dtype=torch.float64).requires_grad_()
+    weights = torch.linspace(0.0, 3.0, len(labels), dtype=torch.float64) if has_weights else None
+    ours, _ = cross_entropy_sum(hidden, weight, labels, weights, bias_V=bias, form=form)
+    plain = cross_entropy(linear(hidden, weight, bias), labels, ignore_index=-1, reduction="none")
+    theirs = (plain * (1.0 if weights is None else weights)).sum()
+    torch.testing.assert_close(ours, theirs, **tolerance(torch.float64))
+    inputs = (hidden, weight, bias)
+    found, expected = (torch.autograd.grad(loss * 0.37, inputs) for loss in (ours, theirs))
+    for our, their in zip(found, expected, strict=True):
+        torch.testing.assert_close(our, their, **tolerance(torch.float64))
+
+
 def test_a_weight_of_all_targets_scales_bf16_gradients_without_a_systematic_error() -> None:
     """1.003 rounded to bf16 is 1: hidden states are rounded one by one behind the product with it."""
     hidden, weight, labels = _problem(torch.bfloat16, num_targets=2000)
+    bias = torch.zeros(VOCABULARY, dtype=torch.bfloat16, requires_grad=True)
     found = []
     for factor in (1.0, 1.003):
-        loss, _ = cross_entropy_sum(hidden, weight, labels, torch.full((2000,), factor))
-        (gradient,) = torch.autograd.grad(loss, hidden)
-        found.append(gradient.double().abs().sum())
-    assert float(found[1] / found[0]) == pytest.approx(1.003, abs=2e-4)
+        loss, _ = cross_entropy_sum(hidden, weight, labels, torch.full((2000,), factor), bias_V=bias)
+        gradients = torch.autograd.grad(loss, (hidden, bias))
+        found.append([gradient.double().abs().sum() for gradient in gradients])
+    # The bias's is a sum of 13 rounded numbers alone.
+    for one, scaled, error in zip(*found, (2e-4, 1e-3), strict=True):
+        assert float(scaled / one) == pytest.approx(1.003, abs=error)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
