@@ -100,6 +100,13 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
 
 def test_more_ranks_call_than_the_system_keeps_waiting(monkeypatch):
     monkeypatch.setattr(peers, "_BACKLOG", 1)
+    accept = peers._accept
+
+    def accept_late(*given):
+        time.sleep(0.1)
+        return accept(*given)
+
+    monkeypatch.setattr(peers, "_accept", accept_late)
     monkeypatch.setattr(peers, "_SECONDS_OF_A_CALL", 0.5)
     monkeypatch.setattr(peers, "_SECONDS_OF_SILENCE", 5.0)
     monkeypatch.setattr(_Ranks, "limit_waits", lambda _: pytest.fail("the ranks do not watch one another"))
