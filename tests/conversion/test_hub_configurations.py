@@ -5,14 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import tokenization
-from tests.support.hf_decoders import TOKENS, edit_json, save_decoder
+from tests.support.hf_decoders import TOKENS, edit_json, edit_tensors, save_decoder
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf
-from toolkit.core.errors import UserError
+from toolkit.conversion.families import describe
+from toolkit.conversion.weights import HubTensors
+from toolkit.core.errors import CheckpointError, UserError
 from toolkit.model import ModelSettings
+from toolkit.model.families import HUB_TYPES
+from toolkit.model.parameters import parameter_counts
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
@@ -55,6 +60,67 @@ _LLAMA32_ANGLES = {
     "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
 }
+
+# The published ids lie beyond a toy's vocabulary; a tied head has the pad's row too.
+_MODERNBERT: dict[str, Any] = {
+    "architectures": ["ModernBertForMaskedLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 0,
+    "classifier_activation": "gelu",
+    "classifier_bias": False,
+    "classifier_dropout": 0.0,
+    "classifier_pooling": "mean",
+    "cls_token_id": 0,
+    "decoder_bias": True,
+    "deterministic_flash_attn": False,
+    "embedding_dropout": 0.0,
+    "eos_token_id": 1,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "gradient_checkpointing": False,
+    "hidden_activation": "gelu",
+    "initializer_cutoff_factor": 2.0,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-5,
+    "local_attention": 128,
+    "local_rope_theta": 10000.0,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "mlp_dropout": 0.0,
+    "model_type": "modernbert",
+    "norm_bias": False,
+    "norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "position_embedding_type": "absolute",
+    "sep_token_id": 1,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+    "transformers_version": "4.47.0.dev0",
+}
+_MMBERT = _MODERNBERT | {
+    "global_rope_theta": 160000,
+    "local_rope_theta": 160000,
+    "mask_token_id": 4,
+    "position_embedding_type": "sans_pos",
+}
+_ETTIN = _MODERNBERT | {"local_rope_theta": 160000.0, "max_position_embeddings": 7999}
+_ETTIN_DECODER = {key: value for key, value in _ETTIN.items() if key != "classifier_pooling"} | {
+    "architectures": ["ModernBertDecoderForCausalLM"],
+    "model_type": "modernbert-decoder",
+    "use_cache": True,
+}
+_OLD_KEYS = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "torch_dtype")
+_MODERNBERT_BY_5 = {key: value for key, value in _MODERNBERT.items() if key not in _OLD_KEYS} | {
+    "dtype": "float32",
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 160000.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "transformers_version": "5.0.0",
+}
+_ANGLES_OF_BOTH = {"family": "modernbert", "rope_theta": 160_000.0, "local_rope_theta": 160_000.0}
 
 # The toy that has the weights, the configuration, and what it becomes.
 HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -140,6 +206,33 @@ HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"rope_theta": 2.5e5, "max_position_embeddings": 8192},
     ),
+    "ModernBERT-base": (
+        "modernbert",
+        _MODERNBERT,
+        {"family": "modernbert", "rope_theta": 160_000.0, "local_rope_theta": 10_000.0, "local_attention": 128},
+    ),
+    "ModernBERT-base, as transformers 5 writes it": (
+        "modernbert",
+        _MODERNBERT_BY_5,
+        {"rope_theta": 160_000.0, "local_rope_theta": 10_000.0, "global_attn_every_n_layers": 3},
+    ),
+    "mmBERT-base": ("modernbert", _MMBERT, _ANGLES_OF_BOTH),
+    "ettin-encoder-150m": ("modernbert", _ETTIN, _ANGLES_OF_BOTH | {"max_position_embeddings": 7999}),
+    "ettin-decoder-150m": ("modernbert-decoder", _ETTIN_DECODER, _ANGLES_OF_BOTH),
+    "ettin-enc-from-dec-150m": ("modernbert", _ETTIN | {"local_attention": 64}, {"local_attention": 64}),
+}
+
+# Millions of parameters as published, vocabulary, width, feed-forward width, layers and heads.
+_PUBLISHED: dict[str, tuple[dict[str, Any], int, tuple[int, int, int, int, int]]] = {
+    "ModernBERT-base": (_MODERNBERT, 149, (50_368, 768, 1152, 22, 12)),
+    "ModernBERT-large": (_MODERNBERT, 395, (50_368, 1024, 2624, 28, 16)),
+    "mmBERT-small": (_MMBERT, 140, (256_000, 384, 1152, 22, 6)),
+    "mmBERT-base": (_MMBERT, 307, (256_000, 768, 1152, 22, 12)),
+    "ettin-encoder-17m": (_ETTIN, 17, (50_368, 256, 384, 7, 4)),
+    "ettin-encoder-68m": (_ETTIN, 68, (50_368, 512, 768, 19, 8)),
+    "ettin-encoder-1b": (_ETTIN, 1028, (50_368, 1792, 3840, 28, 28)),
+    "ettin-decoder-32m": (_ETTIN_DECODER, 32, (50_368, 384, 576, 10, 6)),
+    "ettin-decoder-400m": (_ETTIN_DECODER, 395, (50_368, 1024, 2624, 28, 16)),
 }
 
 
@@ -159,6 +252,33 @@ def test_a_configuration_of_the_hub_is_read(model: str, tmp_path: Path) -> None:
     assert report.max_difference <= HUGGING_FACE_LOGITS
     settings = open_checkpoint(tmp_path / "out").manifest.settings["model"]
     assert ModelSettings(**settings | expected) == report.settings
+
+
+@pytest.mark.parametrize("model", _PUBLISHED)
+def test_the_tensors_of_a_published_shape_are_those_of_the_stock_class(model: str, tmp_path: Path) -> None:
+    config, millions, shape = _PUBLISHED[model]
+    sizes = dict(zip(_SIZES, shape, strict=False))
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes))
+    described = describe(tmp_path, model)
+    tensors = HubTensors(described.settings, HUB_TYPES[described.family].types[described.family])
+    with torch.device("meta"):
+        auto: Any = AutoModelForCausalLM if described.family.endswith("decoder") else AutoModelForMaskedLM
+        stock = auto.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert tensors.shapes == {name: tuple(parameter.shape) for name, parameter in stock.named_parameters()}
+    assert parameter_counts(described.settings).total / 1e6 == pytest.approx(millions, rel=0.015)
+
+
+def test_a_head_stored_beside_the_embedding_and_half_precision_are_read(tmp_path: Path) -> None:
+    """The published files of ModernBERT are fp32 and have `decoder.weight`; others have neither."""
+    save_decoder("modernbert", tmp_path / "model", dtype="bfloat16")
+    head, embedding = "decoder.weight", "model.embeddings.tok_embeddings.weight"
+    edit_tensors(tmp_path / "model", lambda tensors: tensors.update({head: tensors[embedding].clone()}))
+    report = from_hf(tmp_path / "model", tmp_path / "out")
+    assert f"{head} is stored beside {embedding}, equals it, and is left out" in report.changes
+    assert report.max_difference <= HUGGING_FACE_LOGITS
+    edit_tensors(tmp_path / "model", lambda tensors: tensors[head].mul_(2))
+    with pytest.raises(CheckpointError, match=f"ties {head} to {embedding}, but the two differ"):
+        from_hf(tmp_path / "model", tmp_path / "again")
 
 
 def test_a_window_of_the_hub_is_refused(tmp_path: Path) -> None:
@@ -195,6 +315,24 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_parameters": _CROSSED | {"rope_theta": 1e4, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
         "high_freq_factor=1.0 is not above low_freq_factor=4.0",
     ),
+    "biases of ModernBERT": (
+        "modernbert",
+        {"norm_bias": True, "mlp_bias": True},
+        "norm_bias=True (ours is False)\n  mlp_bias=True (ours is False)",
+    ),
+    "a head without a bias": ("modernbert-decoder", {"decoder_bias": False}, "decoder_bias=False (ours is True)"),
+    "another activation": ("modernbert", {"hidden_activation": "silu"}, "hidden_activation='silu' (ours is 'gelu')"),
+    "the last of each three without a window": (
+        "modernbert",
+        {"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
+        "in another order than one without every so many (layer_types)",
+    ),
+    "mmBERT stretched to 32k": (
+        "modernbert",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}},
+        "rotary angles of type 'yarn' (rope_parameters of full_attention)",
+    ),
+    "a window of nothing": ("modernbert-decoder", {"local_attention": None}, "local_attention: expected at least 2"),
     "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (supported: llama"),
     "code alone": (
         "llama 3",

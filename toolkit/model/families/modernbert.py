@@ -102,7 +102,7 @@ class ModernBert(Family):
         return {
             "family": "modernbert",
             "rms_norm_eps": float(config.norm_eps),
-            "local_attention": config.local_attention,
+            "local_attention": config.local_attention or 0,
             "global_attn_every_n_layers": _period(config.layer_types),
             "rope_theta": angles["full_attention"]["rope_theta"],
             "local_rope_theta": angles["sliding_attention"]["rope_theta"],
