@@ -596,6 +596,21 @@ _EXPORTS = (
         found=("--form causal writes a decoder", "--architecture eurobert is an encoder"),
         remedy="Use --architecture llama",
     ),
+    _export(
+        *("{checkpoint}", "hf", "--architecture", "modernbert"),
+        found=("--architecture modernbert is not for a model of the family llama",),
+        remedy="Use eurobert or llama",
+    ),
+    _export(
+        *("{modernbert}", "hf", "--form", "causal", "--architecture", "modernbert"),
+        found=("--form causal writes a decoder", "--architecture modernbert is an encoder"),
+        remedy="Use --architecture modernbert-decoder, or --form bidirectional",
+    ),
+    _export(
+        *("{modernbert}", "hf", "--architecture", "llama"),
+        found=("--architecture llama is not for a model of the family modernbert",),
+        remedy="Use modernbert or modernbert-decoder",
+    ),
     _export("{no_manifest}", "hf", found=("{no_manifest}/manifest.json is damaged",), remedy="again"),
     _export("{damaged_checkpoint}", "hf", found=("weights-", "is damaged"), remedy="again"),
     _export("{damaged_run}", "hf", found=("no intact checkpoint", "step-00000010"), remedy="again"),

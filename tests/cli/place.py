@@ -35,6 +35,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.testing.models import MODEL_OPTIONS
 
 __all__ = ["Case", "Place", "call", "call_apart"]
 
@@ -276,6 +277,10 @@ class Place:
             )
             self._add(name, path)
         _flip_last_byte(next(path.glob("weights-*")))
+        modernbert = model_settings("test", vocab_size=384, **MODEL_OPTIONS["modernbert"])
+        place, states = self.folder / "modernbert", model_states(Encoder(modernbert))
+        path = write_checkpoint(place, 20, states=states, tokenizer_folder=tokenizer, model=modernbert)
+        self._add("modernbert", path)
         self._write("no_manifest", "no_manifest/manifest.json", '{"step": 1}')
         self._add("no_manifest", self.folder / "no_manifest")
         started = load_run(self.names["run"], ["model.vocab_size=97", "lr.peak=2e-2", *_RESOLVED])

@@ -16,9 +16,8 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.conversion.vocabulary import change_vocabulary
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
+from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
-
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @pytest.fixture
@@ -28,18 +27,22 @@ def new_tokenizer(tmp_path: Path) -> Path:
     return train_bpe([*texts, *sample_documents(50)], vocabulary_size=320, folder=tmp_path / "new")
 
 
-@pytest.mark.parametrize("family", ["llama 3", "smollm", "qwen3"])
+@pytest.mark.parametrize("family", ["llama 3", "smollm", "qwen3", "modernbert", "modernbert-decoder"])
 def test_rows_are_kept_averaged_and_mapped_by_role(family: str, new_tokenizer: Path, tmp_path: Path) -> None:
-    model = save_decoder(family, tmp_path / "model")
+    """Those of the embedding, of a head of its own, and of its bias."""
+    save_decoder(family, tmp_path / "model")
+    from_hf(tmp_path / "model", tmp_path / "plain")
+    plain = open_checkpoint(tmp_path / "plain")
 
     report = from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
 
     checkpoint = open_checkpoint(tmp_path / "out")
     old, new = AutoTokenizer.from_pretrained(tmp_path / "model"), AutoTokenizer.from_pretrained(new_tokenizer)
     assert report.settings.vocab_size == len(new) == 320
-    for name in {EMBEDDING, HEAD} & set(checkpoint.names):
-        before, after = model.get_parameter(name).detach(), checkpoint.weight(name)
-        assert after.shape == (320, 64)
+    changed = {EMBEDDING, HEAD, HEAD_BIAS} & set(checkpoint.names)
+    for name in changed:
+        before, after = plain.weight(name), checkpoint.weight(name)
+        assert after.shape == (320, *before.shape[1:])
         num_averaged = 0
         for text, token_id in new.get_vocab().items():
             if text in ("<|pad|>", "<|mask|>"):
@@ -57,8 +60,8 @@ def test_rows_are_kept_averaged_and_mapped_by_role(family: str, new_tokenizer: P
                 expected = before[old(content, add_special_tokens=False)["input_ids"]].mean(0)
             torch.testing.assert_close(after[token_id], expected, rtol=1e-5, atol=1e-6)
         assert num_averaged > 20
-    others = set(checkpoint.names) - {EMBEDDING, HEAD}
-    assert all(torch.equal(checkpoint.weight(name), model.get_parameter(name).detach()) for name in others)
+    others = set(checkpoint.names) - changed
+    assert all(torch.equal(checkpoint.weight(name), plain.weight(name)) for name in others)
     assert report.max_difference <= HUGGING_FACE_LOGITS
     assert tokenization.load(tmp_path / "out").fingerprint == tokenization.load(new_tokenizer).fingerprint
 
@@ -79,9 +82,10 @@ def test_the_numbers_are_told_and_recorded(new_tokenizer: Path, tmp_path: Path) 
     assert "with the tokenizer new" in open_checkpoint(tmp_path / "out").manifest.first_weights
 
 
-def test_exports_load_with_the_new_tokenizer(new_tokenizer: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama 3", "modernbert-decoder"])
+def test_exports_load_with_the_new_tokenizer(family: str, new_tokenizer: Path, tmp_path: Path) -> None:
     """What both vocabularies spell alike has the logits of the model before, at the pieces that both have."""
-    model = save_decoder("llama 3", tmp_path / "model")
+    model = save_decoder(family, tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "out", tokenizer=new_tokenizer)
     for form in ("bidirectional", "causal"):
         assert to_hf(tmp_path / "out", tmp_path / form, form=form).max_difference <= HUGGING_FACE_LOGITS

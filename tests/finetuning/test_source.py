@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BartConfig, BartModel, LlamaConfig, ViTConfig
 
-from tests.support.hf_encoders import plain_tokenizer, save_encoder
+from tests.support.hf_encoders import CLS, EOS, PAD, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
@@ -22,11 +22,11 @@ GPT_NEO = {
 }
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "modernbert-decoder"])
 def test_a_decoder_is_made_to_look_ahead(tmp_path, kind, capsys):
-    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **TINY, num_key_value_heads=1)).save_pretrained(
-        tmp_path
-    )
+    ids = {"pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": EOS}
+    config = AutoConfig.for_model(kind, **TINY, **ids, num_key_value_heads=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     plain_tokenizer().save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     assert source.config.is_causal is False

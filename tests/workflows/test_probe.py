@@ -26,6 +26,7 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
+from toolkit.testing.models import MODEL_OPTIONS
 from toolkit.workflows import probe
 from toolkit.workflows.probe import check_probe, probe_checkpoint
 from toolkit.workflows.train import show_run
@@ -42,12 +43,13 @@ def _sentences(path: Path, count: int, seed: int) -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def write_run_folder(tmp_path_factory):
     """Writes a run with a probe and two checkpoints of equal weights, one of a single writer and one of three."""
-    model = model_settings("test", vocab_size=384, initializer_range=0.15)
-    encoder = Encoder(model)
-    initialize_(encoder, seed=3)
     tokenizer = tiny_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
-    def write(folder: Path, kind: str, **files: Path) -> RunFolder:
+    def write(folder: Path, kind: str, *, options: str | None = None, **files: Path) -> RunFolder:
+        changes = {} if options is None else MODEL_OPTIONS[options]
+        model = model_settings("test", **{"vocab_size": 384, "initializer_range": 0.15} | changes)
+        encoder = Encoder(model)
+        initialize_(encoder, seed=3)
         named = [f"probe.{split}={path}" for split, path in files.items()]
         settings = load_run(str(write_run(folder)), ["probe.task=boats", f"probe.kind={kind}", *named])
         run = RunFolder(folder / "run")
@@ -63,13 +65,16 @@ def write_run_folder(tmp_path_factory):
     return write
 
 
+def _probed(folder: Path, write_run_folder, options: str | None = None):
+    """A run with a probe of texts, and the labelled texts."""
+    train, test = _sentences(folder / "train.tsv", 80, seed=1), _sentences(folder / "test.tsv", 120, seed=2)
+    run = write_run_folder(folder, "sc", options=options, train=folder / "train.tsv", test=folder / "test.tsv")
+    return run, train, test
+
+
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory, write_run_folder):
-    """A run with a probe of texts, and the labelled texts."""
-    folder = tmp_path_factory.mktemp("probe")
-    train, test = _sentences(folder / "train.tsv", 80, seed=1), _sentences(folder / "test.tsv", 120, seed=2)
-    run = write_run_folder(folder, "sc", train=folder / "train.tsv", test=folder / "test.tsv")
-    return run, train, test
+    return _probed(tmp_path_factory.mktemp("probe"), write_run_folder)
 
 
 def _features(folder: Path, rows: list[tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +85,9 @@ def _features(folder: Path, rows: list[tuple[str, str]]) -> tuple[np.ndarray, np
     return torch.stack(vectors).double().numpy(), np.array([label for _, label in rows])
 
 
-def test_the_score_is_that_of_a_direct_computation(probed, tmp_path):
-    run, train, test = probed
+@pytest.mark.parametrize("options", [None, "modernbert"])
+def test_the_score_is_that_of_a_direct_computation(probed, write_run_folder, tmp_path, options):
+    run, train, test = probed if options is None else _probed(tmp_path, write_run_folder, options)
     to_hf(run.checkpoint(10), tmp_path / "hf")
     (vectors, labels), (unseen, truth) = (_features(tmp_path / "hf", rows) for rows in (train, test))
     mean, deviation = vectors.mean(axis=0), vectors.std(axis=0)

@@ -16,7 +16,7 @@ EXAMPLES = (
     "toolkit convert --to-hf runs/mine hf-served --architecture llama --sentence-transformers",
     "toolkit convert --to-hf runs/mine/checkpoints/step-00001000 hf-decoder --form causal",
     "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/qwen3",
-    "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/medical --tokenizer tokenizers/medical",
+    "toolkit convert --from-hf answerdotai/ModernBERT-base checkpoints/medical --tokenizer tokenizers/medical",
 )
 
 
@@ -39,8 +39,8 @@ def command(
     architecture: Annotated[
         ExportArchitecture | None,
         typer.Option(
-            help="With --to-hf: classes of the model; llama is what servers such as vLLM take. [default: eurobert for "
-            "an encoder without norms of heads, else llama]"
+            help="With --to-hf: classes of the model, in its family; llama is what servers such as vLLM take. [default: "
+            "the encoder's, or the decoder's for --form causal and for norms of heads]"
         ),
     ] = None,
     dtype: Annotated[

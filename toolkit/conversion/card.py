@@ -66,7 +66,9 @@ _CAUSAL_CLASS = """\
 bidirectional all the same, since config.json says `is_causal: false`. transformers honours that from 5.2 on, and it was
 checked with transformers {version}; an older one may read over it and attend to the left only. The `fill-mask` pipeline
 does not take such a class. Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask.
-
+"""
+_SERVED = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+_SERVERS = """\
 Servers that know `{architecture}` take the folder as an embedding model. By their sources (not run here), vLLM switches
 to bidirectional attention by the same key, and so does llama.cpp's `convert_hf_to_gguf.py` since pull request 20746:
 
@@ -77,6 +79,8 @@ python convert_hf_to_gguf.py {name} --outfile {name}.gguf && llama-server -m {na
 
 Compare a few embeddings with transformers' before you rely on a server.
 """
+_SINCE = {"ModernBertForMaskedLM": "4.48"}
+"""Oldest transformers that computes the same, by class, where it is not 5.3."""
 
 
 def model_card(
@@ -113,21 +117,23 @@ def model_card(
     front = f"---\nlibrary_name: {library}\npipeline_tag: {tag}\n{based_on}---\n"
     rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
     version = metadata.version("transformers")
-    since = "transformers >= 5.3" if has_own_class else f"transformers (checked with {version})"
+    oldest = f">= {_SINCE.get(architecture, '5.3')}" if has_own_class else f"(checked with {version})"
     notes = _NOTES[form] if has_own_class else _CAUSAL_CLASS
+    described = {
+        "pad_id": exported_pad_id(manifest.vocabulary.vocabulary()),
+        "version": version,
+        "architecture": architecture,
+        "name": name,
+        "loading": places,
+    }
     parts = [
         front,
         f"# {name}\n",
-        f"{about}, as `{architecture}` of stock {since}, without remote code.\n",
+        f"{about}, as `{architecture}` of stock transformers {oldest}, without remote code.\n",
         f"## Use\n\n```python\n{loading.format(name=name)}```\n",
         _SHIFTED if is_shifted else "",
-        notes.format(
-            pad_id=exported_pad_id(manifest.vocabulary.vocabulary()),
-            version=version,
-            architecture=architecture,
-            name=name,
-            loading=places,
-        ),
+        notes.format(**described),
+        "" if has_own_class or architecture not in _SERVED else _SERVERS.format(**described),
         f"## Training\n\n| | |\n|---|---|\n{rows}\n",
         f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
     ]

@@ -16,7 +16,7 @@ _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> tuple[str, ...]:
     """Copy the tokenizer into `folder`, set what the model needs, and say what could not be kept as in training.
 
-    - Llama and EuroBERT take no token types; a text may be as long as the model's positions.
+    - The classes take no token types; a text may be as long as the model's positions.
     - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,

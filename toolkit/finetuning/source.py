@@ -155,7 +155,7 @@ def looks_ahead(config: PretrainedConfig) -> bool:
     """Try a small random model of this kind, whose configuration says so: does a token see later ones?"""
     small = copy.deepcopy(config)
     small.is_causal = False
-    small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, None
+    small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, 0
     if getattr(small, "layer_types", None):
         small.layer_types = small.layer_types[:1]
     try:

@@ -26,8 +26,10 @@ from tests.support.grids import write_data
 from tests.support.hf_encoders import CLS, EOS, MASK, PAD, plain_tokenizer, save_encoder, template_tokenizer
 from tests.support.runs import write_run
 from tests.support.text import sample_documents, tiny_tokenizer
+from toolkit.checkpoint.read import open_checkpoint
 from toolkit.cli import main
-from toolkit.conversion import to_hf
+from toolkit.conversion import from_hf, to_hf
+from toolkit.conversion.weights import settings_of
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.grid import program
 from toolkit.experiments.grid.declaration import load_grid
@@ -36,10 +38,11 @@ from toolkit.experiments.grid.program import run_grid
 from toolkit.finetuning import get_task, open_source
 from toolkit.finetuning.pairs import likelihood
 from toolkit.model import Encoder, initialize_
+from toolkit.model.families import family_of
 from toolkit.report.program import write_report
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
-from toolkit.testing.models import tiny_settings
+from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 from toolkit.workflows.finetune import finetune
 
 BLIMP = (
@@ -135,11 +138,10 @@ def test_an_encoder_scores_one_mask_at_a_time(tmp_path, kind, small_batches):
     check_scores(tmp_path / "out", tokenizer, PAIRS, lambda *row: slow_masked(stock, *row, MASK))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def write_trained(folder, shape):
     """A run of CLM, then MLM, with a checkpoint at the end of each; weights are random."""
-    folder = tmp_path_factory.mktemp("trained")
-    tokenizer, model = tiny_tokenizer(folder / "tokenizer"), tiny_settings(vocab_size=TINY_VOCABULARY.size)
+    model = tiny_settings(vocab_size=TINY_VOCABULARY.size, **shape)
+    tokenizer = tiny_tokenizer(folder / "tokenizer")
     encoder = Encoder(model)
     initialize_(encoder, 1)
     settings = {**snapshot(load_run(str(write_run(folder)))), "model": model.model_dump(mode="json")}
@@ -148,6 +150,19 @@ def trained(tmp_path_factory):
         states = model_states(encoder)
         write_checkpoint(folder / run / "checkpoints", step, states=states, tokenizer_folder=tokenizer, settings=own)
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return write_trained(tmp_path_factory.mktemp("trained"), {})
+
+
+@pytest.fixture(scope="module", params=["llama", "modernbert"])
+def trained_family(request, trained, tmp_path_factory):
+    """A run of each family."""
+    if request.param == "llama":
+        return trained
+    return write_trained(tmp_path_factory.mktemp("modernbert"), MODEL_OPTIONS["modernbert"])
 
 
 def texts(number):
@@ -164,10 +179,10 @@ def texts(number):
         ("mntp", None, "masked"),
     ],
 )
-def test_a_checkpoint_is_scored_as_it_was_last_trained_or_as_is_asked(tmp_path, trained, name, form, expected):
+def test_a_checkpoint_is_scored_as_it_was_last_trained_or_as_is_asked(tmp_path, trained_family, name, form, expected):
     """Against the exported model of either form, on ids framed as documents were."""
     settings = get_task("pairs").Settings(form=form)
-    model = trained.parent / name
+    model = trained_family.parent / name
     pairs = texts(3)
     file = write_pairs(tmp_path / "pairs.jsonl", pairs, UID="a")
     result = finetune("pairs", model, test=file, output=tmp_path / "out", settings=settings)
@@ -184,18 +199,29 @@ def test_a_checkpoint_is_scored_as_it_was_last_trained_or_as_is_asked(tmp_path, 
         check_scores(tmp_path / "out", tokenizer, pairs, lambda *row: slow_masked(stock, *row, 2, offset))
 
 
-def test_an_encoder_exported_for_llama_is_scored_in_both_forms(tmp_path, trained):
-    to_hf(trained, tmp_path / "llama", form="bidirectional", architecture="llama")
-    to_hf(trained, tmp_path / "eurobert", form="bidirectional")
+def test_an_encoder_exported_for_a_decoders_class_is_scored_in_both_forms(tmp_path, trained_family):
+    family = family_of(settings_of(open_checkpoint(trained_family)))
+    for name in ("encoder", "decoder"):
+        kind = next(kind for kind, hub in family.types.items() if hub.is_encoder is (name == "encoder"))
+        to_hf(trained_family, tmp_path / name, form="bidirectional", architecture=kind)
     file = write_pairs(tmp_path / "pairs.jsonl", texts(2))
     for form in ("masked", "causal"):
         settings = get_task("pairs").Settings(form=form)
         found = []
-        for name in ("llama", "eurobert"):
+        for name in ("encoder", "decoder"):
             finetune("pairs", tmp_path / name, test=file, output=tmp_path / f"{name}-{form}", settings=settings)
             rows = (tmp_path / f"{name}-{form}" / "predictions.jsonl").read_text().splitlines()
             found.append([json.loads(row)["good"] for row in rows])
         assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_an_imported_model_is_scored_as_what_it_is(tmp_path, trained_family):
+    file = write_pairs(tmp_path / "pairs.jsonl", texts(1))
+    for form, expected in (("bidirectional", "masked"), ("causal", "causal")):
+        to_hf(trained_family, tmp_path / form, form=form)
+        from_hf(tmp_path / form, tmp_path / f"imported-{form}")
+        result = finetune("pairs", tmp_path / f"imported-{form}", test=file, output=tmp_path / f"out-{form}")
+        assert result.form == expected
 
 
 def call(monkeypatch, capsys, *words):

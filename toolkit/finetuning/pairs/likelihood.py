@@ -3,15 +3,14 @@
 Shapes: B sentences or masked copies of them, S positions, N scored tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, LlamaConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from toolkit.checkpoint.manifest import MANIFEST_NAME, read_manifest
 from toolkit.core.console import progress
@@ -22,6 +21,7 @@ from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.settings import Form
 from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.trainer import Features
+from toolkit.model.families import HUB_TYPES, HubType
 from toolkit.objectives import get
 from toolkit.run.identity import last_kinds
 
@@ -40,12 +40,13 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
     if source.origin is not None and (source.origin / MANIFEST_NAME).is_file():
         manifest = read_manifest(source.origin)
         kinds = [get(kind) for kind in last_kinds(manifest)]
-        is_imported_decoder = not manifest.step and manifest.origin.get("family", "eurobert") != "eurobert"
+        origin = manifest.origin.get("family", "eurobert")
+        is_imported_decoder = not manifest.step and not HUB_TYPES[origin].types[origin].is_encoder
         is_causal = all(kind.attention is AttentionKind.CAUSAL for kind in kinds) if kinds else is_imported_decoder
         offset = max((getattr(kind, "label_offset", 0) for kind in kinds), default=0)
     form: Form = asked or ("causal" if is_causal else "masked")
     if form == "causal":
-        if not (is_generator or config.model_type == "eurobert"):
+        if not (is_generator or config.model_type in HUB_TYPES):
             raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. Leave form out.")
         return form, 1
     if source.tokenizer.mask_token_id is None or (is_generator and not looks_ahead(config)):
@@ -57,13 +58,34 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
 
 
 def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
-    """The model with its head, in fp32; an encoder pretrained here has the tensors and the names of a Llama."""
+    """The model with its head, in fp32; an encoder of a family of ours has the tensors of the family's decoder."""
     if is_decoder(source.config):
         return load_network(AutoModelForCausalLM, source, is_causal=form == "causal", use_cache=False)
+    encoder = load_network(AutoModelForMaskedLM, source)
     if form == "masked":
-        return load_network(AutoModelForMaskedLM, source)
-    llama = replace(source, config=LlamaConfig.from_dict(source.config.to_dict()))
-    return load_network(AutoModelForCausalLM, llama, use_cache=False)
+        return encoder
+    config, own = source.config.to_dict(), source.config.model_type
+    family = HUB_TYPES[own]
+    other = next(kind for kind, hub in family.types.items() if not hub.is_encoder)
+    ids = {key: config[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config |= family.special_ids(ids, other) | {"use_cache": False}
+    decoder: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        AutoConfig.for_model(other).from_dict(config), dtype=torch.float32
+    )
+    decoder.load_state_dict(dict(_renamed(encoder.state_dict(), family.types[own], family.types[other])))
+    return decoder
+
+
+def _renamed(tensors: Mapping[str, torch.Tensor], hub: HubType, other: HubType) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of a class by their names in another of its family, which may have one in parts."""
+    names: dict[str, dict[str, None]] = {}
+    for ours, theirs in hub.names.items():
+        names.setdefault(theirs, {})[other.names[ours]] = None
+    for name, tensor in tensors.items():
+        module = next((each for each in names if f".{each}." in f".{name}"), "")
+        parts = names.get(module, [""])
+        for part, rows in zip(parts, tensor.chunk(len(parts)), strict=True):
+            yield name.replace(module, part), rows
 
 
 @torch.inference_mode()
