@@ -39,8 +39,8 @@ def command(
     architecture: Annotated[
         ExportArchitecture | None,
         typer.Option(
-            help="With --to-hf: classes of the model, in its family; llama is what servers such as vLLM take. [default: "
-            "the encoder's, or the decoder's for --form causal and for norms of heads]"
+            help="With --to-hf: classes, of the model's family; llama is what servers such as vLLM take. [default: the "
+            "encoder's; the decoder's for --form causal and where there are norms of heads]"
         ),
     ] = None,
     dtype: Annotated[
