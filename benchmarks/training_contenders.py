@@ -17,7 +17,7 @@ import numpy as np
 
 SHORTEST, MASK_RATIO, SEED = 12, 0.4, 0
 PAD, MASK, FIRST_ORDINARY = 0, 1, 2
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "d256": {
         "vocab_size": 21_504,
         "hidden_size": 256,
@@ -31,6 +31,17 @@ SHAPES: dict[str, dict[str, int]] = {
         "intermediate_size": 512,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
+    },
+    "modernbert": {
+        "family": "modernbert",
+        "vocab_size": 21_504,
+        "hidden_size": 256,
+        "intermediate_size": 384,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 4,
+        "tie_word_embeddings": True,
+        "rope_theta": 160_000.0,
+        "local_rope_theta": 10_000.0,
     },
 }
 Gate = Callable[[], None]

@@ -71,8 +71,11 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
     """The stock transformers class of that attention kind with the same weights, in evaluation mode."""
     settings = encoder.settings
     hub = family_of(settings).hub_form(settings, attention, None)
-    shape = {key: getattr(settings, key) for key in _SHARED} | {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = AutoConfig.for_model(hub.model_type, **shape, **hub.config, mask_token_id=0)
+    shape = {key: getattr(settings, key) for key in _SHARED}
+    ids = family_of(settings).special_ids(
+        dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0), hub.model_type
+    )
+    config = AutoConfig.for_model(hub.model_type, **shape, **ids, **hub.config, mask_token_id=0)
     twin: PreTrainedModel = getattr(transformers, hub.class_name)(config)
     weights, tensors = encoder.state_dict(), hub_tensors(settings, attention)
     found = {theirs: torch.cat([weights[name] for name in ours]) for theirs, ours in tensors.parts.items()}
