@@ -4,6 +4,7 @@ Attention is a description: a kind and a `SegmentLayout`. No (S, S) mask crosses
 padding, and padding sees nothing: its output is 0 and so is its gradient.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
 from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
-from toolkit.model.segments import SegmentLayout
+from toolkit.model.segments import MixedRows, SegmentLayout
 
 _LONGEST_FOR_BMM = 1024
 
@@ -99,6 +100,19 @@ class MixedAttention:
     def takes_targets(self, kernel: FlashKernel | None) -> bool:
         """Never: see `__call__`."""
         return False
+
+
+def attention_over(
+    rows: AttentionKind | MixedRows, layout: SegmentLayout, window: Callable[[AttentionKind], int | None]
+) -> SegmentAttention | MixedAttention:
+    """Attention of rows of one kind, or of both; `window` says how far a position sees under a kind."""
+    if isinstance(rows, MixedRows):
+        causal, bidirectional = AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL
+        return MixedAttention(
+            SegmentAttention(causal, rows.causal, window(causal)),
+            SegmentAttention(bidirectional, rows.bidirectional, window(bidirectional)),
+        )
+    return SegmentAttention(rows, layout, window(rows))
 
 
 def attend(

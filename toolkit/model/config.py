@@ -145,7 +145,8 @@ class ModelSettings(Settings):
 
     def rope_base(self, layer_type: LayerType) -> float:
         """Base of the angles in layers of a type."""
-        return self.local_rope_theta or self.rope_theta if layer_type == "sliding_attention" else self.rope_theta
+        local = self.local_rope_theta if layer_type == "sliding_attention" else None
+        return local or self.rope_theta
 
     @property
     def head_size(self) -> int:

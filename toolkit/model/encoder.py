@@ -16,6 +16,7 @@ Each parameter is used only inside the forward of the module that owns it, and t
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from torch.nn.functional import gelu, silu
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.model.attention import MixedAttention, SegmentAttention
+from toolkit.model.attention import MixedAttention, SegmentAttention, attention_over
 from toolkit.model.config import LayerType, ModelSettings
 from toolkit.model.families import family_of
 from toolkit.model.head import Head, Transform
@@ -160,24 +161,20 @@ class ForwardContext:
         positions_N: Tensor | None,
     ) -> "ForwardContext":
         """The context of a micro-batch: it depends on segments, kind and targets alone."""
-
-        def segments(each: LayerType, kind: AttentionKind, layout: SegmentLayout) -> SegmentAttention:
-            return SegmentAttention(kind, layout, settings.window(each, kind))
-
-        rope, attend = {}, dict[LayerType, SegmentAttention | MixedAttention]()
-        for each in dict.fromkeys(settings.layer_types):
-            theta = settings.rope_base(each)
-            rope[each] = rope_cos_sin(
-                layout.rope_positions_T, settings.head_size, theta=theta, scaling=settings.rope_scaling
-            )
-            if isinstance(attention, MixedRows):
-                attend[each] = MixedAttention(
-                    segments(each, AttentionKind.CAUSAL, attention.causal),
-                    segments(each, AttentionKind.BIDIRECTIONAL, attention.bidirectional),
-                )
-            else:
-                attend[each] = segments(each, attention, layout)
-        return cls(rope, attend, isinstance(attention, MixedRows), positions_N)
+        types, positions_T, scaling = (
+            dict.fromkeys(settings.layer_types),
+            layout.rope_positions_T,
+            settings.rope_scaling,
+        )
+        return cls(
+            {
+                each: rope_cos_sin(positions_T, settings.head_size, theta=settings.rope_base(each), scaling=scaling)
+                for each in types
+            },
+            {each: attention_over(attention, layout, partial(settings.window, each)) for each in types},
+            isinstance(attention, MixedRows),
+            positions_N,
+        )
 
 
 class Block(nn.Module):
