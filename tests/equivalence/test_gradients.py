@@ -211,7 +211,9 @@ def _cases(world_size: int) -> list[OneStep]:
     rows = ((1, 4), (4, 1))[world_size - 1]
     plain = [OneStep(layout, rows[number % 2], AttentionKind.CAUSAL) for number, layout in enumerate(_LAYOUTS)]
     others = [OneStep(layout, 2, AttentionKind.BIDIRECTIONAL, is_tied=True, decays_all=False) for layout in _LAYOUTS]
-    return plain + others
+    layouts = _LAYOUTS[world_size - 1 :: 2]
+    modernbert = [OneStep(layout, 2, AttentionKind.CAUSAL, model="modernbert", num_blocks=3) for layout in layouts]
+    return plain + others + modernbert
 
 
 def _tensor_parallel_cases() -> list[OneStep]:
@@ -225,6 +227,7 @@ def _tensor_parallel_cases() -> list[OneStep]:
     # The plain model is in the others, and one way to scale angles says as much of ranks as another.
     models = [name for name in _MODELS if name not in ("plain", "linear angles")]
     others = [OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=tp2, model=name) for name in models]
+    others += [OneStep(("zero3", "bf16"), 2, AttentionKind.CAUSAL, parallel=tp2, model="modernbert", num_blocks=3)]
     return cases + others
 
 
@@ -237,6 +240,7 @@ def _pipeline_cases(parallel: ParallelSettings) -> list[OneStep]:
         OneStep(fp32, 1, AttentionKind.BIDIRECTIONAL, True, False, parallel, num_blocks=blocks, first_row=4),
         OneStep(bf16, 2, AttentionKind.CAUSAL, parallel=parallel, model=heads, num_blocks=blocks),
         OneStep(bf16, 1, AttentionKind.BIDIRECTIONAL, True, False, parallel, num_blocks=blocks),
+        OneStep(fp32, 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model="modernbert", num_blocks=blocks),
     ]
 
 
@@ -254,9 +258,9 @@ def test_every_gradient_under_tensor_parallelism(world_size: int) -> None:
 @pytest.mark.parametrize(
     ("world_size", "parallel", "chosen"),
     [
-        (2, ParallelSettings(pp=2), (0, 1, 2, 3)),
+        (2, ParallelSettings(pp=2), (0, 1, 2, 3, 4)),
         (4, ParallelSettings(pp=2), (1, 2)),
-        (4, ParallelSettings(tp=2, pp=2), (0, 3)),
+        (4, ParallelSettings(tp=2, pp=2), (0, 3, 4)),
         (4, ParallelSettings(pp=4), (1, 2)),
     ],
     ids=["pp2", "pp2 dp2", "pp2 tp2", "pp4"],
@@ -266,7 +270,7 @@ def test_every_gradient_under_pipeline_parallelism(
 ) -> None:
     """Each layout in processes of its own, since every pipeline engine leaves six process groups behind.
 
-    On four ranks two cases, which are of both kinds and precisions.
+    On four ranks two cases of the first family, which are of both kinds and precisions.
     """
     cases = _pipeline_cases(parallel)
     _check([cases[number] for number in chosen], world_size)
@@ -306,7 +310,8 @@ def test_every_gradient_of_joined_products(parallel: ParallelSettings) -> None:
     cases = [
         OneStep(("zero1", precision), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name,
                 products=joined_products)
-        for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"))
+        for name, precision in (("plain", "bf16"), ("biases", "fp32"), ("head norms, wide heads", "fp32"),
+                                ("modernbert", "fp32"))
     ]  # fmt: skip
     compiled = [] if parallel == _ALONE else [replace(cases[1], kernel=traced_flash, is_compiled=True)]
     _check([*cases, *compiled], 2)
@@ -322,7 +327,7 @@ def test_every_gradient_of_queries_at_targets_alone(parallel: ParallelSettings, 
     cases = [
         OneStep((stage, "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name, first_row=4,
                 kernel=plain_flash)
-        for name in ("biases", "head norms, wide heads")
+        for name in ("biases", "head norms, wide heads", "modernbert")
     ]  # fmt: skip
     _check(cases, 2)
 
@@ -354,7 +359,9 @@ def test_every_gradient_of_a_mixture_is_the_weighted_sum_of_two_plain_steps(
         for layout, rows in pairs
     ]  # fmt: skip
     whole = OneStep(("zero0", "fp32"), 2, AttentionKind.BIDIRECTIONAL, is_mixed=True, first_row=2, is_compiled=True)
-    _check([*cases, *([whole] if world_size == 1 else [])], world_size)
+    windows = OneStep(("zero1", "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, is_mixed=True, first_row=2,
+                      model="modernbert", num_blocks=3)  # fmt: skip
+    _check([*cases, windows, *([whole] if world_size == 1 else [])], world_size)
 
 
 def test_every_gradient_with_stages_that_are_told() -> None:

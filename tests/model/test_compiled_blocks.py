@@ -79,18 +79,31 @@ def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind | MixedRo
     return loss
 
 
-@pytest.mark.parametrize("options", [{}, MODEL_OPTIONS["biases"], MODEL_OPTIONS["head norms, wide heads"]])
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ({}, 1),
+        (MODEL_OPTIONS["biases"], 1),
+        (MODEL_OPTIONS["head norms, wide heads"], 1),
+        # A first block without a norm, one of either type; the last.
+        (MODEL_OPTIONS["modernbert"] | {"num_hidden_layers": 4}, 3),
+    ],
+)
 def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
-    options: dict[str, object], graphs: Counter[str]
+    options: dict[str, object], types: int, graphs: Counter[str]
 ) -> None:
-    """Three layouts, three numbers of targets, with evaluation: two functions, each once a kind and mode."""
+    """Three layouts, three numbers of targets, with evaluation: two functions, each once a kind and mode, the first for
+    each type of block.
+    """
     compiled, plain = _encoder(traced_flash, **options), _encoder(traced_flash, **options)
     compile_blocks_(compiled)
     # The blocks' graphs are counted here, and not those of the loss.
     compiled.lm_head.form = EAGER
     counts = []
-    # Options have nothing to do with the kind.
-    kinds = [AttentionKind.BIDIRECTIONAL] if options else [AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL]
+    # Other options have nothing to do with the kind.
+    kinds = (
+        [AttentionKind.BIDIRECTIONAL] if options and types == 1 else [AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL]
+    )
     for kind in kinds:
         for name in _CUTS:
             for num_targets in _NUM_TARGETS:
@@ -107,11 +120,11 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
         with torch.no_grad():
             for name in _CUTS:
                 _loss(compiled, _layout(name, 5), kind, 5)
-    # A block and the last block.
-    assert counts[0] == {"forward": 2, "backward": 2}
-    assert graphs == {"forward": 4 * len(kinds), "backward": 2 * len(kinds)}
-    codes = {type(layer).forward.__code__ for layer in compiled.model.layers}
-    assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [2 * len(kinds)] * 2
+    # The blocks and the last block.
+    assert counts[0] == {"forward": types + 1, "backward": types + 1}
+    assert graphs == {"forward": 2 * len(kinds) * (types + 1), "backward": len(kinds) * (types + 1)}
+    codes = [type(compiled.model.layers[number]).forward.__code__ for number in (0, -1)]
+    assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [2 * len(kinds) * types, 2 * len(kinds)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])

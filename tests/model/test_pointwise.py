@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
+from toolkit.model.layers import LayerNorm, apply_rope, rms_norm, rope_cos_sin
 from toolkit.testing.tolerances import tolerance
 
 
@@ -46,6 +46,17 @@ def test_norm_of_bf16_is_rounded_once() -> None:
     found = rms_norm(hidden, torch.ones(48, dtype=torch.bfloat16), eps=1e-5)
     # The odd number lies so near the middle between two of bf16 that fp32 falls on the other side.
     assert (found != exact.to(torch.bfloat16)).double().mean() < 0.01
+
+
+def test_a_layer_norm_of_bf16_sums_its_gradient_in_fp32() -> None:
+    """4,096 positions, added up one by one in bf16, would be wrong by 4 %."""
+    hidden, upstream = (_random(4096, 64, seed=seed, dtype=torch.bfloat16).detach() for seed in (7, 8))
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        norm = LayerNorm(64, 1e-5).to(dtype)
+        norm(hidden.to(dtype)).backward(upstream.to(dtype) + 0.25)
+        gradients.append(norm.weight.grad.float())
+    assert (gradients[0] - gradients[1]).norm() < 4e-3 * gradients[1].norm()
 
 
 def test_norm_of_zero_is_zero_with_a_finite_gradient() -> None:

@@ -11,7 +11,7 @@ from toolkit.parallel.division import balanced_stages, check_pipeline_parallel, 
 from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.topology import ParallelSettings
-from toolkit.testing.models import tiny_encoder, tiny_settings
+from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder, tiny_settings
 
 
 @pytest.mark.parametrize(
@@ -68,32 +68,34 @@ def test_what_cannot_be_cut_is_refused(parallel, message):
         check_pipeline_parallel(tiny_settings(num_hidden_layers=6), parallel)
 
 
-@pytest.mark.parametrize("is_tied", [False, True])
-def test_stages_hold_the_parameters_of_the_encoder_under_their_names(is_tied):
-    encoder = tiny_encoder(seed=0, num_hidden_layers=4, tie_word_embeddings=is_tied)
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": True}, MODEL_OPTIONS["modernbert"]])
+def test_stages_hold_the_parameters_of_the_encoder_under_their_names(options):
+    encoder = tiny_encoder(seed=0, num_hidden_layers=4, **options)
     names = [name for name, _ in encoder.named_parameters()]
     cuts = [range(1), range(1, 3), range(3, 4)]
     held = [[name for name, _ in Stage(encoder, blocks).named_parameters()] for blocks in cuts]
-    shared = {"model.embed_tokens.weight"} if is_tied else set()
+    shared = {"model.embed_tokens.weight"} if encoder.settings.tie_word_embeddings else set()
     assert sorted(name for stage in held for name in stage) == sorted([*names, *shared])
     assert set(held[0]) & set(held[2]) == shared
     assert {name.split(".")[2] for name in held[1]} == {"1", "2"}
 
 
 @pytest.mark.parametrize("kind", list(AttentionKind))
-@pytest.mark.parametrize("is_tied", [False, True])
-def test_stages_one_after_the_other_are_the_encoder(kind, is_tied):
-    encoder = tiny_encoder(seed=0, num_hidden_layers=4, tie_word_embeddings=is_tied)
+@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": True}, MODEL_OPTIONS["modernbert"]])
+def test_stages_one_after_the_other_are_the_encoder(kind, options):
+    encoder = tiny_encoder(seed=0, num_hidden_layers=4, **options)
     ids_BS = torch.arange(32).view(2, 16)
     segments_BS = torch.tensor([[1] * 9 + [2] * 7, [1] * 12 + [0] * 4])
     positions_N = torch.tensor([1, 5, 11, 20])
     labels_N = torch.tensor([3, 4, 90, 7])
     expected = encoder(ids_BS, segments_BS, kind, positions_N=positions_N, labels_N=labels_N, scale=1.0)
-    context = ForwardContext.of(encoder.settings, SegmentLayout.from_segments(segments_BS), kind, positions_N)
+    contexts = ForwardContext.by_layer_type(
+        encoder.settings, SegmentLayout.from_segments(segments_BS), kind, positions_N
+    )
     passed = ids_BS
     for blocks in (range(1), range(1, 3), range(3, 4)):
         stage = Stage(encoder, blocks)
-        stage.expect(iter([(context, labels_N, None)]))
+        stage.expect(iter([(contexts, labels_N, None)]))
         passed = stage(passed)
     assert torch.equal(passed, expected)
 

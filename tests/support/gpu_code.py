@@ -208,7 +208,8 @@ def generate_blocks(preset: str, kind: AttentionKind) -> list[Graph]:
             is_real_T=mode.from_tensor(layout.is_real_T),
             targets=replace(layout.targets, bounds_M=mode.from_tensor(layout.targets.bounds_M)),
         )
-        context = ForwardContext.of(settings, layout, kind, mode.from_tensor(torch.from_numpy(positions_N)))
+        positions = mode.from_tensor(torch.from_numpy(positions_N))
+        (context,) = ForwardContext.by_layer_type(settings, layout, kind, positions).values()
         for title, layer in zip(("block", "last block"), encoder.model.layers, strict=True):
             generator.title = f"{preset} {kind}, {title}"
             shape = (_ROWS * _LENGTH, settings.hidden_size)

@@ -20,7 +20,7 @@ from toolkit.objectives import registry
 from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import batch_plan
 from toolkit.run import load_run
-from toolkit.testing.models import tiny_settings
+from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 
 _MOST_ENTRIES = 6
@@ -34,13 +34,14 @@ def corpus_rows(tmp_path):
     return corpus, open_rows(corpus, settings.data, seed=7)
 
 
-@pytest.fixture
-def compiled(monkeypatch):
+@pytest.fixture(params=[{}, MODEL_OPTIONS["modernbert"]], ids=["plain", "modernbert"])
+def compiled(request, monkeypatch):
     """A tiny encoder whose blocks are compiled, as far as graphs go; and how often each function was, by name."""
     torch._dynamo.reset()
     # Graphs and guards are those of any backend; this one generates no code.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    encoder = Encoder(tiny_settings(vocab_size=97, num_hidden_layers=3))
+    # Of ModernBERT's blocks, a first one without a norm, one of either type, and the last.
+    encoder = Encoder(tiny_settings(vocab_size=97, num_hidden_layers=4, **request.param))
     initialize_(encoder, 7)
     compile_blocks_(encoder)
 

@@ -105,7 +105,7 @@ class PipelinedEngine(Engine):
             self._shape = shape
         self._stage.expect(
             (
-                ForwardContext.of(settings, batch.layout, batch.attention, batch.positions_N),
+                ForwardContext.by_layer_type(settings, batch.layout, batch.attention, batch.positions_N),
                 batch.labels_N,
                 batch.weights_N,
             )

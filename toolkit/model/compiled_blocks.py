@@ -11,14 +11,19 @@ from toolkit.model.kernels.cross_entropy_forms import Compiled, VocabularyColumn
 if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder, ForwardContext
 
+# Graphs of one function, beyond which it runs uncompiled for good: blocks of three types (ModernBERT's first, which has
+# no norm, and one for each reach), two kinds, with gradients and without, and of rows of both kinds. Torch's own is 8.
+_MOST_GRAPHS = 16
+
 
 def compile_blocks_(encoder: "Encoder") -> None:
     """Compile each block by itself, and the loss, in place; names stay. The first step then takes many seconds longer.
 
-    One graph, with one for its backward pass, serves all blocks but the last, one that one; each for one attention kind
-    and any layout and number of targets. Where attention has no kernel for the compiler, graphs end before and after it
-    and serve both kinds.
+    One graph, with one for its backward pass, serves all blocks of one type but the last, one that one; each for one
+    attention kind and any layout and number of targets. Where attention has no kernel for the compiler, graphs end
+    before and after it and serve both kinds, whatever the reach.
     """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
     *others, last = encoder.model.layers
     for layer in encoder.model.layers:
         layer.register_forward_pre_hook(_mark_dynamic)
@@ -45,10 +50,8 @@ def _compiler_options() -> dict[str, Any]:
 def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> None:
     """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
     context = arguments[1]
-    # That of any layer type: all have one layout.
-    attention = next(iter(context.attention.values()))
-    if isinstance(attention, SegmentAttention):
-        layout = attention.layout
+    if isinstance(context.attention, SegmentAttention):
+        layout = context.attention.layout
         torch._dynamo.maybe_mark_dynamic(layout.bounds_M, 0)
         if layout.targets is not None:
             torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)

@@ -133,48 +133,45 @@ class Body(nn.Module):
     ) -> Tensor:
         """Hidden states after the final norm at `positions_N`, (N, D); at all T positions if None."""
         layout = segments_BS if isinstance(segments_BS, SegmentLayout) else SegmentLayout.from_segments(segments_BS)
-        context = ForwardContext.of(self.settings, layout, attention, positions_N)
+        contexts = ForwardContext.by_layer_type(self.settings, layout, attention, positions_N)
         hidden = self.embed_norm(self.embed_tokens(input_ids_BS.flatten()))
-        for layer in self.layers:
-            hidden = layer(hidden, context)
+        for layer, layer_type in zip(self.layers, self.settings.layer_types, strict=True):
+            hidden = layer(hidden, contexts[layer_type])
         normed: Tensor = self.norm(hidden)
         return normed
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardContext:
-    """Inputs of the blocks of one forward pass besides hidden states, by type of layer where that has a say."""
+    """Inputs of the blocks of one forward pass, those of one type, besides hidden states."""
 
-    rope: dict[LayerType, RopeCosSin]
-    attention: dict[LayerType, SegmentAttention | MixedAttention]
-    is_mixed: bool
-    """Rows are of both attention kinds."""
+    rope: RopeCosSin
+    attention: SegmentAttention | MixedAttention
     positions_N: Tensor | None
     """Where hidden states are wanted after the last block; None: at all T positions."""
 
     @classmethod
-    def of(
+    def by_layer_type(
         cls,
         settings: ModelSettings,
         layout: SegmentLayout,
         attention: AttentionKind | MixedRows,
         positions_N: Tensor | None,
-    ) -> "ForwardContext":
-        """The context of a micro-batch: it depends on segments, kind and targets alone."""
-        types, positions_T, scaling = (
-            dict.fromkeys(settings.layer_types),
-            layout.rope_positions_T,
-            settings.rope_scaling,
-        )
-        return cls(
-            {
-                each: rope_cos_sin(positions_T, settings.head_size, theta=settings.rope_base(each), scaling=scaling)
-                for each in types
-            },
-            {each: attention_over(attention, layout, partial(settings.window, each)) for each in types},
-            isinstance(attention, MixedRows),
-            positions_N,
-        )
+    ) -> "dict[LayerType, ForwardContext]":
+        """The contexts of a micro-batch: they depend on segments, kind and targets alone."""
+        return {
+            each: cls(
+                rope_cos_sin(
+                    layout.rope_positions_T,
+                    settings.head_size,
+                    theta=settings.rope_base(each),
+                    scaling=settings.rope_scaling,
+                ),
+                attention_over(attention, layout, partial(settings.window, each)),
+                positions_N,
+            )
+            for each in dict.fromkeys(settings.layer_types)
+        }
 
 
 class Block(nn.Module):
@@ -184,13 +181,13 @@ class Block(nn.Module):
         super().__init__()
         is_normed = number == 0 and family_of(settings).has_embedding_norm
         self.input_layernorm = nn.Identity() if is_normed else norm_of(settings)
-        self.self_attn = SelfAttention(settings, settings.layer_types[number])
+        self.self_attn = SelfAttention(settings)
         self.post_attention_layernorm = norm_of(settings)
         self.mlp = FeedForward(settings)
 
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
-        if context.is_mixed:
+        if isinstance(context.attention, MixedAttention):
             # It breaks up compiled code further down. Looked at here, since that code would serve rows of one kind too.
             torch._dynamo.graph_break()
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
@@ -208,7 +205,7 @@ class LastBlock(Block):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (N, D)."""
         positions_N = context.positions_N
-        if context.is_mixed:
+        if isinstance(context.attention, MixedAttention):
             torch._dynamo.graph_break()
         mixed = self.self_attn(self.input_layernorm(hidden_TD), context, positions_N)
         return self.feed_forward((hidden_TD if positions_N is None else hidden_TD[positions_N]) + mixed)
@@ -217,9 +214,8 @@ class LastBlock(Block):
 class SelfAttention(nn.Module):
     """Grouped-query attention inside segments."""
 
-    def __init__(self, settings: ModelSettings, layer_type: LayerType) -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
-        self.layer_type = layer_type
         self.head_size = settings.head_size
         query_width = settings.num_attention_heads * settings.head_size
         key_value_width = settings.key_value_heads * settings.head_size
@@ -235,27 +231,24 @@ class SelfAttention(nn.Module):
 
     def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
         """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
-        rope, attention = context.rope[self.layer_type], context.attention[self.layer_type]
-        if positions_N is not None and attention.takes_targets(self.kernel):
-            return self._at_targets(normed_TD, rope, attention, positions_N)
+        if positions_N is not None and context.attention.takes_targets(self.kernel):
+            return self._at_targets(normed_TD, context, positions_N)
         parts = self.products(normed_TD, (self.q_proj, self.k_proj, self.v_proj))
         query_THE, key_TKE, value_TKE = (self._heads(part) for part in parts)
-        query_THE = apply_rope(self.q_norm(query_THE), rope)
-        key_TKE = apply_rope(self.k_norm(key_TKE), rope)
-        mixed = attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
+        query_THE = apply_rope(self.q_norm(query_THE), context.rope)
+        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
+        mixed = context.attention(query_THE, key_TKE, value_TKE, self.kernel).flatten(1)
         projected: Tensor = self.o_proj(mixed if positions_N is None else mixed[positions_N])
         return projected
 
-    def _at_targets(
-        self, normed_TD: Tensor, rope: RopeCosSin, attention: SegmentAttention | MixedAttention, positions_N: Tensor
-    ) -> Tensor:
+    def _at_targets(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor) -> Tensor:
         """The same (N, D), with no queries elsewhere."""
         query_NHE = self._heads(self.q_proj(normed_TD[positions_N]))
         key_TKE, value_TKE = (self._heads(part) for part in self.products(normed_TD, (self.k_proj, self.v_proj)))
-        cos, sin = rope
+        cos, sin = context.rope
         query_NHE = apply_rope(self.q_norm(query_NHE), (cos[positions_N], sin[positions_N]))
-        key_TKE = apply_rope(self.k_norm(key_TKE), rope)
-        mixed_NHE = attention(query_NHE, key_TKE, value_TKE, self.kernel, positions_N)
+        key_TKE = apply_rope(self.k_norm(key_TKE), context.rope)
+        mixed_NHE = context.attention(query_NHE, key_TKE, value_TKE, self.kernel, positions_N)
         projected: Tensor = self.o_proj(mixed_NHE.flatten(1))
         return projected
 

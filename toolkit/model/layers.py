@@ -5,6 +5,7 @@
 - Embedding: torch's backward on a CPU adds the gradients of a token's positions one after another in the dtype of the
   weights. In bf16, with eight bits, such a sum stops growing after some hundred terms, and the mask token alone fills
   40 % of a micro-batch. On CUDA, torch sorts the positions and sums in fp32.
+- LayerNorm: torch's backward on a CPU does the same to its weight's gradient, so that bf16 is computed in fp32 there.
 - RMSNorm and rotary positions have backward passes of their own: autograd would walk over every fp32 intermediate once
   more. Both compute in fp32 whatever the dtype of the model (in fp64 where that is its dtype) and cast back.
 """
@@ -61,7 +62,12 @@ class LayerNorm(nn.Module):
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
-        return torch.nn.functional.layer_norm(hidden_TD, self.weight.shape, self.weight, eps=self.eps)
+        is_summed_in_bf16 = hidden_TD.device.type == "cpu" and self.weight.dtype.itemsize <= 2
+        dtype = torch.float32 if is_summed_in_bf16 else hidden_TD.dtype
+        normed_TD = torch.nn.functional.layer_norm(
+            hidden_TD.to(dtype), self.weight.shape, self.weight.to(dtype), eps=self.eps
+        )
+        return normed_TD.to(hidden_TD.dtype)
 
 
 class RMSNorm(nn.Module):

@@ -32,7 +32,8 @@ class PhaseSettings(Settings):
     data: dict[str, Any] | None = None
     """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
     model: dict[str, Any] | None = None
-    """Keys of `[model]` that differ in this phase: `rope_theta`, `rope_scaling`, `max_position_embeddings`."""
+    """Keys of `[model]` that differ in this phase: `rope_theta`, `local_rope_theta`, `rope_scaling`,
+    `max_position_embeddings`."""
     lr: Literal["keep", "rewarm"] = "keep"
     """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
     lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import LayerType, ModelSettings
 from toolkit.model.encoder import Encoder, ForwardContext
 
 
@@ -27,7 +27,7 @@ class Stage(nn.Module):
         self.settings = encoder.settings
         self.is_first = blocks.start == 0
         self.is_last = blocks.stop == self.settings.num_hidden_layers
-        self._coming: Iterator[tuple[ForwardContext, Tensor, Tensor | None]] = iter(())
+        self._coming: Iterator[tuple[dict[LayerType, ForwardContext], Tensor, Tensor | None]] = iter(())
         self.model = _StageBody()
         if self.is_first or (self.is_last and self.settings.tie_word_embeddings):
             self.model.embed_tokens = encoder.model.embed_tokens
@@ -48,7 +48,7 @@ class Stage(nn.Module):
         """See `Encoder.set_rope`."""
         self.settings = settings
 
-    def expect(self, coming: Iterator[tuple[ForwardContext, Tensor, Tensor | None]]) -> None:
+    def expect(self, coming: Iterator[tuple[dict[LayerType, ForwardContext], Tensor, Tensor | None]]) -> None:
         """Take contexts, labels and weights (N,) of the next forward passes from here, in the order of the
         micro-batches.
         """
@@ -59,10 +59,10 @@ class Stage(nn.Module):
 
         In the last stage -> the sum of the cross-entropies at the targets, 0-dim.
         """
-        context, labels_N, weights_N = next(self._coming)
+        contexts, labels_N, weights_N = next(self._coming)
         hidden: Tensor = self.model.embed_norm(self.model.embed_tokens(input.flatten())) if self.is_first else input
-        for layer in self.model.layers.values():
-            hidden = layer(hidden, context)
+        for number, layer in self.model.layers.items():
+            hidden = layer(hidden, contexts[self.settings.layer_types[int(number)]])
         if self.is_last:
             hidden = self.lm_head(self.head(self.model.norm(hidden)), labels_N, weights_N)
         return hidden

@@ -19,9 +19,9 @@ from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
+_ROPE = ("rope_", "local_rope_")
 # What no weight depends on.
-_FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", "rope_")
-_ROPE = "rope_"
+_FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *_ROPE)
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe."),

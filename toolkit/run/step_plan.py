@@ -20,7 +20,7 @@ from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.schedule import Phase, Schedule
 from toolkit.run.settings import EVERYTHING, RunSettings
 
-_FREE_IN_PHASES = ("rope_theta", "rope_scaling", "max_position_embeddings")
+_FREE_IN_PHASES = ("rope_theta", "local_rope_theta", "rope_scaling", "max_position_embeddings")
 
 
 def schedule_of(settings: RunSettings) -> Schedule:
