@@ -69,6 +69,18 @@ def test_a_preset_is_shown_without_its_corpus(tmp_path, monkeypatch, capsys):
             assert "# model: 755,625,600 parameters, 607,874,688 without the head" in said
             assert "# tokens: 99,090,432,000 positions in 42,000 steps, 2,359,296 a step" in said
             assert "# learning rate: peak 0.0005, 2,000 steps of warm-up, 2,000 of linear decay to 0" in said
+        if name.startswith("modernbert"):
+            # The decay is the last phase, in which full layers alone have another base.
+            total, decay, size = {
+                "modernbert-base": ("446,322", "10,597", "149,655,232"),
+                "modernbert-large": ("404,504", "9,909", "395,881,664"),
+            }[name]
+            assert f"# model: {size} parameters" in said
+            assert f"to {total}: mlm, {decay} steps, " in said
+            assert f"to step {total}: peak" in said
+            assert f", 0 steps of warm-up, {decay} of 1-sqrt decay to 0" in said
+            assert "local_rope_theta = 10000.0" in said
+            assert said.count("rope_theta 160000.0, max_position_embeddings 8192") == 2
     assert list(tmp_path.iterdir()) == []
 
 
