@@ -106,9 +106,6 @@ def alone():
     """Errors of a single rank, which raises its own."""
 
     class Ranks:
-        def sum_counts(self, *counts):
-            return counts
-
         def together(self):
             import contextlib
 
@@ -123,7 +120,7 @@ def test_a_hook_that_fails_does_not_keep_the_others_from_their_moment(alone):
     hooks.each(lambda hook: hook.on_checkpoint(4))
     assert watches.moments == [("checkpoint", 4)]
     with pytest.raises(UserError, match="no permission"):
-        alone.sum_counts(1)
+        alone.raise_agreed()
 
 
 def test_all_hooks_are_closed_though_one_fails(alone):

@@ -68,11 +68,10 @@ class Ranks:
         self._host_group = _host_group(dist.group.WORLD)
 
     def sum_counts(self, *counts: int) -> tuple[int, ...]:
-        """Element-wise sum over copies of the model, whose ranks all count the same; of a flag, one suffices."""
+        """Element-wise sum over all ranks."""
         total = torch.tensor(counts, dtype=torch.int64)
         dist.all_reduce(total, group=self._host_group)
-        ranks_per_copy = self.world_size // self.data_parallel_size
-        return tuple(-(-int(count) // ranks_per_copy) for count in total)
+        return tuple(int(count) for count in total)
 
     def sum_with_flags(
         self, values: Sequence[torch.Tensor], flags: Sequence[bool]

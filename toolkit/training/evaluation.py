@@ -55,7 +55,7 @@ class Evaluator:
                 with errors.kept():
                     batch = next(built)
                 # Before every forward pass, since with ZeRO-3 a rank that failed alone would leave the others in it.
-                errors.sum_counts()
+                errors.raise_agreed()
                 assert batch is not None
                 yield batch
 

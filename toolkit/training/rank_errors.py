@@ -40,13 +40,6 @@ class RankErrors:
         """
         return self._ranks.sum_counts(int(self.has_one or is_requested())) != (0,)
 
-    def sum_counts(self, *counts: int) -> tuple[int, ...]:
-        """Element-wise sum over all ranks; the error of any rank is raised on every rank. Collective."""
-        *sums, num_failed = self._ranks.sum_counts(*counts, int(self.has_one))
-        if num_failed:
-            self.raise_agreed()
-        return tuple(sums)
-
     def raise_agreed(self) -> None:
         """Raise the error of any rank on every rank; collective. Nothing happens if there is none."""
         with self._ranks.together():
