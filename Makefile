@@ -28,6 +28,7 @@ faults: $(VENV)/tests-installed
 proofs: $(VENV)/tests-installed
 	$(BIN)/python -m pytest -m long $(IN_PARALLEL)
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
+	$(BIN)/python -m tests.proofs.layout_table --family modernbert --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.kills
 	$(BIN)/python -m tests.proofs.groups
 	$(BIN)/python -m tests.proofs.slurm --write docs/clusters.md

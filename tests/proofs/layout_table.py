@@ -1,9 +1,9 @@
 """One run in every layout against one process: `python -m tests.proofs.layout_table [--write docs/parallelism.md]`.
 
-Every layout trains the run of `write_run` for 20 steps: CLM, MLM, and a ramp from the one to the other. Compared with
-the run on one rank are, in fp32, the loss and the gradient norm of every step, and the gradient of every parameter in a
-step of both objectives. In bf16 the measure is what one process shows when only its micro-batch changes, from 1 row to
-4.
+Every layout trains the run of `write_run` for 20 steps with the models of a family: CLM, MLM, and a ramp from the one
+to the other. Compared with the run on one rank are, in fp32, the loss and the gradient norm of every step, and the
+gradient of every parameter in a step of both objectives. In bf16 the measure is what one process shows when only its
+micro-batch changes, from 1 row to 4.
 """
 
 import argparse
@@ -22,18 +22,28 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
-BEGIN, END = "<!-- layouts: made by python -m tests.proofs.layout_table -->", "<!-- end of layouts -->"
+BEGIN, END = "<!-- layouts: made by python -m tests.proofs.layout_table{} -->", "<!-- end of layouts -->"
 LARGEST_LOSS_DIFFERENCE = 1e-5
 """Relative, fp32."""
 SPREADS = 2
 """A bf16 layout may differ from one process by so many times what the micro-batch alone changes there."""
 _REFERENCE = Layout("zero1", 1)
 _FOUR_ROWS = "train.micro_batch_rows=4"
+_MODERNBERT = (
+    "model={{family='modernbert',vocab_size=97,hidden_size=32,intermediate_size=48,num_hidden_layers=4,"
+    "num_attention_heads=4,local_attention=8,global_attn_every_n_layers=2,tie_word_embeddings={}}}"
+)
 _MODELS = {
     "untied GQA": (),
     "tied GQA": ("model.tie_word_embeddings=true",),
     "untied MHA": ("model.num_key_value_heads=4",),
     "tied MHA": ("model.tie_word_embeddings=true", "model.num_key_value_heads=4"),
+    "tied ModernBERT": (_MODERNBERT.format("true"),),
+    "untied ModernBERT": (_MODERNBERT.format("false"),),
+}
+_FAMILIES = {
+    "llama": ("untied GQA", "tied GQA", "untied MHA", "tied MHA"),
+    "modernbert": ("tied ModernBERT", "untied ModernBERT"),
 }
 _PHASES = (
     'schedule=[{objective="clm", steps=7}, {objective="mlm", steps=7}, '
@@ -127,15 +137,16 @@ class Runs:
 
 
 def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> tuple[list[Row], float]:
-    """Rows of the table, and the spread of bf16 losses in one process."""
+    """Rows of the table, and the spread of bf16 losses, of the first model, in one process."""
     runs = Runs(folder)
-    runs.want(_REFERENCE, "bf16 four rows", (*_PHASES, _FOUR_ROWS, 'precision="bf16"'))
+    bf16 = (*_PHASES, *_MODELS[models[0]], 'precision="bf16"')
+    runs.want(_REFERENCE, "bf16 four rows", (*bf16, _FOUR_ROWS))
     for layout in dict.fromkeys((_REFERENCE, *layouts)):
         for model in models:
             runs.want(layout, model, (*_PHASES, *_MODELS[model]))
             runs.want(layout, f"{model} one step", (*_MODELS[model], *_ONE_STEP))
         if layout.ds_config != "zero0":
-            runs.want(layout, "bf16", (*_PHASES, "train.micro_batch_rows=1", 'precision="bf16"'))
+            runs.want(layout, "bf16", (*bf16, "train.micro_batch_rows=1"))
     runs.make()
     spread = runs.difference("loss", _REFERENCE, "bf16 four rows", reference="bf16")
     rows = [
@@ -151,11 +162,11 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
     return rows, spread
 
 
-def table(rows: Sequence[Row], spread: float) -> str:
+def table(rows: Sequence[Row], spread: float, models: Sequence[str]) -> str:
     """The table in Markdown."""
     lines = [
         f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 7, MLM to "
-        "step 14, then a ramp of shares from CLM to MLM; tied and untied embeddings, grouped and full key-value heads, "
+        f"step 14, then a ramp of shares from CLM to MLM; {', '.join(models)}, "
         f"the largest difference of all. In bf16 one process differs from itself by {spread:.1e} when its micro-batch "
         "goes from 1 row to 4.",
         "",
@@ -174,13 +185,17 @@ def main() -> int:
     """Measure, print, write where asked; 1 if a figure is beyond its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's markers")
-    page: Path | None = parser.parse_args().write
+    parser.add_argument("--family", choices=list(_FAMILIES), default="llama", help="whose models; default: llama")
+    given = parser.parse_args()
+    page: Path | None = given.write
+    models = _FAMILIES[given.family]
     with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
-        rows, spread = measure(Path(folder), all_layouts(Path(folder)), list(_MODELS))
-    text = table(rows, spread)
+        rows, spread = measure(Path(folder), all_layouts(Path(folder)), models)
+    text = table(rows, spread, models)
     print(text)
     if page is not None:
-        write_between(page, BEGIN, END, text)
+        option = "" if given.family == "llama" else f" --family {given.family}"
+        write_between(page, BEGIN.format(option), END, text)
     problems = [problem for row in rows for problem in row.problems(spread)]
     print(*problems, sep="\n", file=sys.stderr)
     return 1 if problems else 0

@@ -26,9 +26,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, layout:
 @pytest.mark.slow
 def test_layouts_of_four_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
     layouts = [Layout("pipeline", 4, tp=2, pp=2), Layout("zero1", 4, tp=2)]
-    rows, spread = measure(tmp_path, layouts, ["tied GQA"])
+    models = ["tied GQA", "untied ModernBERT"]
+    rows, spread = measure(tmp_path, layouts, models)
     assert [problem for row in rows for problem in row.problems(spread)] == []
-    assert "| pipeline tp2 pp2 | 4 |" in table(rows, spread)
+    assert "| pipeline tp2 pp2 | 4 |" in table(rows, spread, models)
 
 
 @pytest.mark.slow
