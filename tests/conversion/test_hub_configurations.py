@@ -332,6 +332,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}},
         "rotary angles of type 'yarn' (rope_parameters of full_attention)",
     ),
+    "a base that the converter of ModernBERT's repository left out": (
+        "modernbert",
+        {"rope_parameters": None, "global_rope_theta": 1e4, "local_rope_theta": None},
+        "no base of the angles of sliding_attention, where transformers 4 took global_rope_theta: write that",
+    ),
     "a window of nothing": ("modernbert-decoder", {"local_attention": None}, "local_attention: expected at least 2"),
     "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (supported: llama"),
     "code alone": (

@@ -39,6 +39,7 @@ from toolkit.preprocess.readers import Reason
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
+from toolkit.testing.models import MODEL_OPTIONS
 from toolkit.workflows.finetune import finetune
 
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
@@ -208,6 +209,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = model_states(encoder)
     write_checkpoint(folder / "runs/first/checkpoints", 20, states=states, tokenizer_folder=tokenizer, model=settings)
     to_hf(folder / "runs/first", folder / "hf-encoder", form="bidirectional", dtype="fp32")
+    modernbert = model_settings("test", vocab_size=384, **MODEL_OPTIONS["modernbert"])
+    encoder = Encoder(modernbert)
+    initialize_(encoder, seed=0)
+    run, states = folder / "runs/detour", model_states(encoder)
+    write_checkpoint(run / "checkpoints", 20, states=states, tokenizer_folder=tokenizer, model=modernbert)
+    to_hf(run, folder / "my-embedder", sentence_transformers=True)
     for name in ("train.tsv", "test.tsv"):
         (folder / name).write_text(_LABELLED)
     collection = word_collection(folder / "scifact", num_documents=12, num_queries=9)

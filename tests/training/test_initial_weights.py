@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from tests.support.hf_decoders import save_decoder
 from tests.support.runs import RunCase, write_run
+from tests.support.text import sample_documents
+from tokenization import train_bpe
 from toolkit.checkpoint.manifest import CheckpointManifest, manifest_bytes
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
@@ -16,6 +19,8 @@ from toolkit.conversion.merging import merge
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.model import ModelSettings
 from toolkit.model.growth import Growth
+from toolkit.preprocess.program import preprocess
+from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import check_same_run, snapshot
@@ -390,6 +395,41 @@ def test_an_imported_encoder_takes_the_detour(tmp_path: Path) -> None:
     ]
     # 0.1 + 0.9 x (1 - sqrt(1 / 2)) of the peak at the last step.
     assert [line["learning_rate"] for line in lines] == pytest.approx([2e-4, 2e-4, 2e-4, 7.2721e-5], rel=1e-4)
+
+
+def test_a_modernbert_is_imported_with_another_tokenizer_trained_grown_and_exported(tmp_path: Path) -> None:
+    """On real text, from its class to both of its classes."""
+    save_decoder("modernbert", tmp_path / "model")
+    texts = sample_documents(80)
+    train_bpe(texts, vocabulary_size=320, folder=tmp_path / "tokenizer")
+    from_hf(tmp_path / "model", tmp_path / "imported", tokenizer=tmp_path / "tokenizer")
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = PreprocessSettings(tokenizer=str(tmp_path / "imported"))
+    preprocess([str(tmp_path / "text.jsonl")], tmp_path / "corpus", settings=words)
+    overrides = [
+        f"data.train={tmp_path / 'corpus'}",
+        "data.sequence_length=64",
+        "precision=fp32",
+        "schedule.0.steps=2",
+        "schedule.1.steps=1",
+        "train.global_batch_rows=4",
+        "lr.warmup_steps=0",
+        "lr.decay_steps=1",
+        "log.tensorboard=false",
+    ]
+    begin = [f"run.dir={tmp_path / 'run'}", f"init.from={tmp_path / 'imported'}"]
+    pretrain(load_run("detour", [*overrides, *begin]), ds_config="zero1")
+    larger = ("hidden_size=96", "intermediate_size=144", "num_attention_heads=6", "num_hidden_layers=6")
+    growing = ["init.grow=tile", *(f"model.{change}" for change in larger), f"init.from={tmp_path / 'run'}"]
+    pretrain(load_run("detour", [*overrides, f"run.dir={tmp_path / 'large'}", *growing]), ds_config="zero1")
+    grown = open_checkpoint(tmp_path / "large").manifest.origin["grown"]
+    assert grown.startswith("tiled from 4 layers of width 64 and 96, 4 heads (4 of keys) to 6 layers of width 96")
+    for form, auto in (("bidirectional", AutoModelForMaskedLM), ("causal", AutoModelForCausalLM)):
+        # Which compares the logits.
+        to_hf(tmp_path / "large", tmp_path / form, form=form)
+        config = auto.from_pretrained(tmp_path / form).config
+        assert (config.hidden_size, config.vocab_size, config.local_attention) == (96, 320, 16)
+        assert config.layer_types == ["full_attention", *["sliding_attention"] * 2] * 2
 
 
 def _set_fingerprint(corpus: Path, fingerprint: str) -> None:

@@ -53,7 +53,7 @@ _KEPT = {"keep": "kept", "reset": "new"}
 _NOTES = {
     ExportForm.BIDIRECTIONAL: """\
 Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask. The head of
-`AutoModelForSequenceClassification` pools the same way (`classifier_pooling: mean`); it is new and has to be trained.
+`AutoModelForSequenceClassification` pools the same way (`classifier_pooling: mean`); it has to be trained first.
 
 transformers' class gives the embedding of the padding token (id {pad_id}) no gradient. The weight stored here was
 trained like any other and is used as it is; only further training through that class leaves it where it stands.

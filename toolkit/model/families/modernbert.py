@@ -116,6 +116,8 @@ class ModernBert(Family):
         for layer_type, angles in config.rope_parameters.items():
             if angles.get("rope_type", "default") != "default":
                 yield f"rotary angles of type {angles['rope_type']!r} (rope_parameters of {layer_type})"
+            if angles["rope_theta"] is None:
+                yield f"no base of the angles of {layer_type}, where transformers 4 took global_rope_theta: write that"
         if _period(config.layer_types) is None:
             yield "layers with and without a window in another order than one without every so many (layer_types)"
 
