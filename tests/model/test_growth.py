@@ -1,11 +1,11 @@
-"""Tiling, against the loops of the paper's repository written out by hand, and against a model that is doubled."""
+"""Tiling, against the loops of the paper's repository written out by hand; `test_families` doubles whole models."""
 
 import pytest
 import torch
 
-from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.model import model_settings
 from toolkit.model.growth import Growth, _middle
+from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,11 @@ def test_layers_are_spread_as_gopher_did() -> None:
     ]
     one, three = (model_settings("test", vocab_size=64, num_hidden_layers=number) for number in (1, 3))
     assert Growth(one, three).layers == [0, 0, 0]
+    # Its first layer lacks a norm that others need.
+    two, five = (tiny_settings(num_hidden_layers=number, **MODEL_OPTIONS["modernbert"]) for number in (2, 5))
+    assert Growth(two, five).layers == [0, 1, 1, 1, 1]
+    alone = two.model_copy(update={"num_hidden_layers": 1})
+    assert str(Growth(alone, two).problem()).startswith("its only block there has no norm before its attention")
 
 
 def test_heads_are_tiled_whole_with_the_one_they_share() -> None:
@@ -47,37 +52,6 @@ def test_heads_are_tiled_whole_with_the_one_they_share() -> None:
     assert (key[::16, 0] / 16).tolist() == [0, 1, 0]
     output = growth.tile("model.layers.0.self_attn.o_proj.weight", rows.T)
     assert (output[0, ::16] / 16).tolist() == [0, 1, 2, 3, 0, 1]
-
-
-@pytest.mark.parametrize("attention", AttentionKind)
-def test_a_width_that_doubles_doubles_the_logits(attention: AttentionKind) -> None:
-    """A stream that repeats itself has the same norm; each projection into it, halved, is the same as before.
-
-    All that reads the stream sums every value twice, so those weights are halved here; the head is not.
-    """
-    small = model_settings("test", vocab_size=64, qkv_bias=True, qk_norm=True, initializer_range=0.1)
-    large = small.model_copy(
-        update={"hidden_size": 128, "intermediate_size": 2 * small.intermediate_size, "head_dim": 16}
-        | {"num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 2 * small.num_hidden_layers}
-    )
-    one = Encoder(small)
-    initialize_(one, 3)
-    growth, weights = Growth(small, large), dict(one.named_parameters())
-    two = Encoder(large.model_copy(update={"num_hidden_layers": small.num_hidden_layers}))
-    same_depth = Growth(small, two.settings)
-    with torch.no_grad():
-        for name, parameter in two.named_parameters():
-            parameter.copy_(same_depth.tile(name, weights[same_depth.source(name)]))
-            if name.endswith("proj.weight"):
-                parameter /= 2
-    ids_BS = torch.arange(1, 31)[None]
-    segments_BS = torch.ones_like(ids_BS)
-    with torch.no_grad():
-        before, after = (encoder.logits(ids_BS, segments_BS, attention) for encoder in (one, two))
-    assert before.abs().max() > 1
-    torch.testing.assert_close(after, 2 * before, rtol=0, atol=2e-5)
-    assert len(growth.layers) == 2 * small.num_hidden_layers
-    assert growth.source(f"model.layers.{len(growth.layers) - 1}.mlp.up_proj.weight") in weights
 
 
 @pytest.mark.parametrize(
