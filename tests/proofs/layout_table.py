@@ -17,7 +17,7 @@ import torch
 
 from tests.proofs.pages import made_by, write_between
 from tests.support.layouts import Layout, stage3
-from tests.support.runs import RunCase, read_metrics, write_run
+from tests.support.runs import MODERNBERT, RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
@@ -29,17 +29,13 @@ SPREADS = 2
 """A bf16 layout may differ from one process by so many times what the micro-batch alone changes there."""
 _REFERENCE = Layout("zero1", 1)
 _FOUR_ROWS = "train.micro_batch_rows=4"
-_MODERNBERT = (
-    "model={{family='modernbert',vocab_size=97,hidden_size=32,intermediate_size=48,num_hidden_layers=4,"
-    "num_attention_heads=4,local_attention=8,global_attn_every_n_layers=2,tie_word_embeddings={}}}"
-)
 _MODELS = {
     "untied GQA": (),
     "tied GQA": ("model.tie_word_embeddings=true",),
     "untied MHA": ("model.num_key_value_heads=4",),
     "tied MHA": ("model.tie_word_embeddings=true", "model.num_key_value_heads=4"),
-    "tied ModernBERT": (_MODERNBERT.format("true"),),
-    "untied ModernBERT": (_MODERNBERT.format("false"),),
+    "tied ModernBERT": (MODERNBERT, "model.tie_word_embeddings=true"),
+    "untied ModernBERT": (MODERNBERT,),
 }
 _FAMILIES = {
     "llama": ("untied GQA", "tied GQA", "untied MHA", "tied MHA"),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.resume.test_resume import CutOff, differing_tensors
 from tests.support.layouts import stage3
-from tests.support.runs import RunCase, read_metrics, write_run
+from tests.support.runs import MODERNBERT, RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.run.branching import make_branch
 from toolkit.testing.distributed import run_distributed
@@ -34,19 +34,22 @@ def _phases(folder: Path) -> str:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_around_every_boundary(tmp_path: Path, world_size: int) -> None:
-    """Before, at and behind each, and across the next; on two ranks a layout has one of these at either boundary."""
+    """Before, at and behind each, and across the next; on two ranks a layout has one of these at either boundary, and
+    ModernBERT's full layers have another base in the second phase.
+    """
     run_file = write_run(tmp_path, phase_steps=4)
     everywhere = ((3, 7), (4, 8), (5,))
-    layouts: list[tuple[str, str, tuple[tuple[int, ...], ...]]]
-    layouts = [("zero0", "fp32", everywhere), ("zero1", "bf16", everywhere)]
+    windows = (MODERNBERT, "model.tie_word_embeddings=true", "model.local_rope_theta=10000.0")
+    layouts: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]]
+    layouts = [("zero0", "fp32", everywhere, ()), ("zero1", "bf16", everywhere, ())]
     if world_size > 1:
-        layouts = [("zero0", "fp32", ((3, 5, 7),)), ("zero1", "bf16", ((4, 6, 8),))]
-        layouts += [("zero2", "fp32", ((4, 6, 8),)), (stage3(tmp_path), "bf16", ((3, 5, 7),))]
+        layouts = [("zero0", "fp32", ((3, 5, 7),), ()), ("zero1", "bf16", ((4, 6, 8),), ())]
+        layouts += [("zero2", "fp32", ((4, 6, 8),), windows), (stage3(tmp_path), "bf16", ((3, 5, 7),), windows)]
     cases = []
-    for ds_config, precision, stops in layouts:
+    for ds_config, precision, stops, model in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
-        overrides = (f'precision="{precision}"', _phases(tmp_path), "lr.warmup_steps=1", "lr.decay_steps=1")
+        overrides = (*model, f'precision="{precision}"', _phases(tmp_path), "lr.warmup_steps=1", "lr.decay_steps=1")
         cases.append(CutOff(str(run_file), str(folder), ds_config, overrides, stops))
     for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
         assert results[0] == [], layout

@@ -13,6 +13,11 @@ from toolkit.run import load_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 _VOCABULARY = 97
+MODERNBERT = (
+    f"model={{family='modernbert', vocab_size={_VOCABULARY}, hidden_size=32, intermediate_size=48, "
+    "num_hidden_layers=4, num_attention_heads=4, local_attention=8, global_attn_every_n_layers=2}"
+)
+"""An override of the model of `write_run`: both types of layers, a window shorter than a row."""
 
 
 def write_run(folder: Path, *, phase_steps: int = 10) -> Path:

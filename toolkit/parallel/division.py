@@ -90,7 +90,7 @@ def head_in_blocks(settings: ModelSettings, *, targets_per_position: float) -> f
     `targets_per_position` is 1 where every position is a target.
     """
     counts = parameter_counts(settings)
-    return counts.embedding * targets_per_position / counts.layer
+    return (counts.transform + counts.embedding) * targets_per_position / counts.layer
 
 
 def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tuple[int, ...]:
