@@ -171,8 +171,8 @@ def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -
     query = model.num_attention_heads * model.head_size // tp
     key_value = model.key_value_heads * model.head_size // tp
     attention = 2 * query + 2 * key_value
-    # Both norms and what they give; queries, keys, values and mixed values; gate, its activation, up, their product. Less
-    # than a block is left out: ModernBERT's norm of embeddings, and what its head does before the matrix.
+    # Both norms and what they give; queries, keys, values and mixed values; gate, its activation, up, their product.
+    # Less than a block is left out: ModernBERT's norm of embeddings, and what its head does before the matrix.
     whole = 4 * hidden + attention + 4 * inner
     kept = {"none": whole, "selective": 3 * hidden + attention + 2 * inner, "full": hidden}[mode]
     again = 0 if mode == "none" else whole - kept
