@@ -1360,8 +1360,8 @@ FAULTS = (
     Fault(
         name="export: a text ends with the tokenizer's end, not with the one that documents had (--eod)",
         path="toolkit/conversion/exported_tokenizer.py",
-        old="        if frame != post_processor_frame(backend):\n",
-        new="        if frame.front != post_processor_frame(backend).front:\n",
+        old="    if frame != own:\n",
+        new="    if frame.front != own.front:\n",
         tests=("tests/conversion/test_to_hf.py",),
     ),
     Fault(

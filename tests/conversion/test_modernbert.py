@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 from tests.conversion.test_to_hf import our_logits
+from tests.support.hf_decoders import save_decoder
 from tests.support.text import sample_documents
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
@@ -93,6 +101,53 @@ def test_sentence_transformers_pools_our_hidden_states(checkpoint: Path, tmp_pat
         hidden_BSD = encoder(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
     pooled_BD = (hidden_BSD * mask_BS1).sum(1) / mask_BS1.sum(1)
     torch.testing.assert_close(torch.as_tensor(model.encode(texts)), pooled_BD, rtol=1e-4, atol=1e-5)
+
+
+def _save_with_its_tokenizer(folder: Path) -> None:
+    """A toy with a tokenizer as ModernBERT's: `[CLS]` and `[SEP]` around a text and no names for them as bos and eos,
+    spaces as added tokens, unused ones, and a mask that takes the blank before it.
+    """
+    ids = {"pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1}
+    save_decoder("modernbert", folder, vocab_size=448, **ids)
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=380,
+        special_tokens=["[CLS]", "[SEP]", "[PAD]", "[UNK]"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(sample_documents(200), trainer)
+    backend.add_tokens([AddedToken(" " * width, normalized=True) for width in range(4, 1, -1)])
+    backend.add_special_tokens([AddedToken("[MASK]", lstrip=True, special=True)])
+    backend.add_tokens([AddedToken(f"[unused{number}]", normalized=True) for number in range(3)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)  # type: ignore[no-untyped-call]
+
+
+def test_its_own_tokenizer_keeps_its_ids(tmp_path: Path) -> None:
+    _save_with_its_tokenizer(tmp_path / "model")
+    report = from_hf(tmp_path / "model", tmp_path / "imported")
+    assert {"bos: [CLS] (id 0), which config.json gives", "eos: [SEP] (id 1), which config.json gives"} <= {
+        *report.changes
+    }
+    assert "mask: [MASK] (id 383), named by the tokenizer" in report.changes
+    for form in ("bidirectional", "causal"):
+        to_hf(tmp_path / "imported", tmp_path / form, form=form)
+    own, encoder, decoder = (
+        AutoTokenizer.from_pretrained(tmp_path / name) for name in ("model", "bidirectional", "causal")
+    )
+    for text in ("The river [MASK] long.", "The river[MASK] long.", "if x:\n    return  1", "[unused1] \u00e9"):
+        assert encoder(text).input_ids == own(text).input_ids
+        # A prompt goes on.
+        assert decoder(text).input_ids == own(text).input_ids[:-1]
+    config = json.loads((tmp_path / "bidirectional" / "config.json").read_text())
+    assert [config[f"{name}_token_id"] for name in ("pad", "bos", "eos", "cls", "sep", "mask")] == [2, 0, 1, 0, 1, 383]
 
 
 def test_a_merge_has_the_mean_of_every_tensor(make_checkpoint: Make, tmp_path: Path) -> None:

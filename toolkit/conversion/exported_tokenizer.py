@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from tokenization.backend import framing_post_processor
-from tokenization.frame import ENCODING_FILE, post_processor_frame, read_document_frame
+from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame, read_document_frame
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.conversion.masked_texts import with_mask_as_trained
@@ -20,7 +20,7 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
-      what its tokenizer puts around texts. A decoder continues a text: nothing is added.
+      what its tokenizer puts around texts. A decoder continues a text: nothing stands behind it.
     - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
     """
     from tokenizers import Tokenizer
@@ -40,14 +40,14 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
         # As the toolkit wrote them before; transformers 4 takes no list under this name.
         changes["additional_special_tokens"] = extra
     write_json(path, config | changes)
-    frame = read_document_frame(folder, backend, eos_id=vocabulary.eos_id)
+    own, is_encoder = post_processor_frame(backend), form is ExportForm.BIDIRECTIONAL
+    frame = read_document_frame(folder, backend, eos_id=vocabulary.eos_id) if is_encoder else Frame(own.front)
     (folder / ENCODING_FILE).unlink(missing_ok=True)
     difference = None
-    if form is ExportForm.BIDIRECTIONAL:
-        if frame != post_processor_frame(backend):
-            processor = framing_post_processor(backend, front=frame.front, back=frame.back)
-            update_json(folder / _JSON, {"post_processor": processor})
-        if vocabulary.mask_id is not None:
-            content, difference = with_mask_as_trained(read_json(folder / _JSON), vocabulary.mask_id)
-            write_json(folder / _JSON, content)
+    if frame != own:
+        processor = framing_post_processor(backend, front=frame.front, back=frame.back)
+        update_json(folder / _JSON, {"post_processor": processor})
+    if is_encoder and vocabulary.mask_id is not None:
+        content, difference = with_mask_as_trained(read_json(folder / _JSON), vocabulary.mask_id)
+        write_json(folder / _JSON, content)
     return () if difference is None else (difference,)
