@@ -2,8 +2,8 @@
 
 Every layout trains the run of `write_run` for 20 steps with the models of a family: CLM, MLM, and a ramp from the one
 to the other. Compared with the run on one rank are, in fp32, the loss and the gradient norm of every step, and the
-gradient of every parameter in a step of both objectives. In bf16 the measure is what one process shows when only its
-micro-batch changes, from 1 row to 4.
+gradient of every parameter in a step of both objectives. In bf16 the measure is what one process shows when its micro-batch
+goes from 1 row to 4, or its precision to fp32: whichever is more, since a layout rounds other numbers than another.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BEGIN, END = "<!-- layouts: made by python -m tests.proofs.layout_table{} -->", 
 LARGEST_LOSS_DIFFERENCE = 1e-5
 """Relative, fp32."""
 SPREADS = 2
-"""A bf16 layout may differ from one process by so many times what the micro-batch alone changes there."""
+"""A bf16 layout may differ from one process by so many times what micro-batch or precision alone change there."""
 _REFERENCE = Layout("zero1", 1)
 _FOUR_ROWS = "train.micro_batch_rows=4"
 _MODELS = {
@@ -132,8 +132,10 @@ class Runs:
         return self._folder / "runs" / str(layout).replace(" ", "-") / name.replace(" ", "-")
 
 
-def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> tuple[list[Row], float]:
-    """Rows of the table, and the spread of bf16 losses, of the first model, in one process."""
+def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> tuple[list[Row], tuple[float, float]]:
+    """Rows of the table, and what bf16 losses of the first model differ by in one process: between micro-batches of 1
+    and of 4 rows, and from fp32.
+    """
     runs = Runs(folder)
     bf16 = (*_PHASES, *_MODELS[models[0]], 'precision="bf16"')
     runs.want(_REFERENCE, "bf16 four rows", (*bf16, _FOUR_ROWS))
@@ -144,7 +146,10 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
         if layout.ds_config != "zero0":
             runs.want(layout, "bf16", (*bf16, "train.micro_batch_rows=1"))
     runs.make()
-    spread = runs.difference("loss", _REFERENCE, "bf16 four rows", reference="bf16")
+    spreads = (
+        runs.difference("loss", _REFERENCE, "bf16 four rows", reference="bf16"),
+        runs.difference("loss", _REFERENCE, "bf16", reference=models[0]),
+    )
     rows = [
         Row(
             layout,
@@ -155,16 +160,16 @@ def measure(folder: Path, layouts: Sequence[Layout], models: Sequence[str]) -> t
         )
         for layout in layouts
     ]
-    return rows, spread
+    return rows, spreads
 
 
-def table(rows: Sequence[Row], spread: float, models: Sequence[str]) -> str:
+def table(rows: Sequence[Row], spreads: tuple[float, float], models: Sequence[str]) -> str:
     """The table in Markdown."""
     lines = [
         f"{made_by('tests.proofs.layout_table', packages=('deepspeed', 'torch'))}: 20 steps, CLM to step 7, MLM to "
         f"step 14, then a ramp of shares from CLM to MLM; {', '.join(models)}, "
-        f"the largest difference of all. In bf16 one process differs from itself by {spread:.1e} when its micro-batch "
-        "goes from 1 row to 4.",
+        f"the largest difference of all. In bf16 one process differs from itself by {spreads[0]:.1e} when its "
+        f"micro-batch goes from 1 row to 4, and by {spreads[1]:.1e} from fp32.",
         "",
         "| layout | ranks | loss, fp32 | gradient norm, fp32 | gradient of a parameter in a step of both objectives | "
         "loss, bf16 |",
@@ -186,13 +191,13 @@ def main() -> int:
     page: Path | None = given.write
     models = _FAMILIES[given.family]
     with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
-        rows, spread = measure(Path(folder), all_layouts(Path(folder)), models)
-    text = table(rows, spread, models)
+        rows, spreads = measure(Path(folder), all_layouts(Path(folder)), models)
+    text = table(rows, spreads, models)
     print(text)
     if page is not None:
         option = "" if given.family == "llama" else f" --family {given.family}"
         write_between(page, BEGIN.format(option), END, text)
-    problems = [problem for row in rows for problem in row.problems(spread)]
+    problems = [problem for row in rows for problem in row.problems(max(spreads))]
     print(*problems, sep="\n", file=sys.stderr)
     return 1 if problems else 0
 
