@@ -2,8 +2,8 @@
 
 Every layout trains the run of `write_run` for 20 steps with the models of a family: CLM, MLM, and a ramp from the one
 to the other. Compared with the run on one rank are, in fp32, the loss and the gradient norm of every step, and the
-gradient of every parameter in a step of both objectives. In bf16 the measure is what one process shows when its micro-batch
-goes from 1 row to 4, or its precision to fp32: whichever is more, since a layout rounds other numbers than another.
+gradient of every parameter in a step of both objectives. In bf16 the measure is what one process shows when its
+micro-batch goes from 1 row to 4, or its precision to fp32: whichever is more, since layouts round other numbers.
 """
 
 import argparse
