@@ -144,6 +144,12 @@ def test_a_run_that_does_not_fit_its_first_weights_is_refused_before_any_rank(fi
     bare = _weights_only(first / "run", tmp_path / "bare", manifest.model_copy(update={"has_moments": False}))
     with pytest.raises(SettingsError, match=r"no optimizer state"):
         _resolve(tmp_path, *overrides, f"init.from={bare}", "init.optimizer=keep")
+    model = {**manifest.settings["model"], "num_key_value_heads": None}
+    del model["family"]
+    older = manifest.model_copy(update={"settings": {**manifest.settings, "model": model}})
+    source = _weights_only(first / "run", tmp_path / "older", older)
+    with pytest.raises(SettingsError, match=r"model\.family: there 'llama', here 'modernbert'"):
+        _resolve(tmp_path, *overrides, f"init.from={source}", "model.family=modernbert")
 
 
 def _weights_only(run: Path, folder: Path, manifest: CheckpointManifest) -> Path:
