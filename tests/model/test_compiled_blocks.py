@@ -127,6 +127,21 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
     assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [2 * len(kinds) * types, 2 * len(kinds)]
 
 
+def test_rows_of_several_lengths_are_compiled_each(graphs: Counter[str]) -> None:
+    """As phases have them: three lengths, both kinds, blocks of three types; without gradients, which trace faster."""
+    encoder = _encoder(traced_flash, **MODEL_OPTIONS["modernbert"], num_hidden_layers=4)
+    compile_blocks_(encoder)
+    encoder.lm_head.form = EAGER
+    positions_N = torch.arange(6)
+    for length in (8, 16, 24):
+        layout = SegmentLayout.from_segments(torch.ones(2, length), positions_N=positions_N.numpy())
+        ids_BS = torch.ones(2, length, dtype=torch.int64)
+        for kind in AttentionKind:
+            with torch.no_grad():
+                encoder(ids_BS, layout, kind, positions_N=positions_N, labels_N=positions_N, scale=1.0)
+    assert len(_debug_get_cache_entry_list(Block.forward.__code__)) == 3 * 3 * len(AttentionKind)
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_rows_of_both_kinds_leave_those_of_one_their_graphs(is_first: bool, graphs: Counter[str]) -> None:
     """They break a block's graph up; before or after them, a block of one kind is one graph, also with other bounds."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder, ForwardContext
 
 # Graphs of one function, beyond which it runs uncompiled for good: blocks of three types (ModernBERT's first, which has
-# no norm, and one for each reach), two kinds, with gradients and without, and of rows of both kinds. Torch's own is 8.
-_MOST_GRAPHS = 16
+# no norm, and one for each reach), two kinds, with gradients and without, for each shape of a micro-batch, of which
+# phases with rows of other lengths have several; and of rows of both kinds. Torch's own is 8.
+_MOST_GRAPHS = 64
 
 
 def compile_blocks_(encoder: "Encoder") -> None:
