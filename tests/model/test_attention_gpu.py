@@ -28,8 +28,10 @@ def _inputs(heads: tuple[int, int], dtype: torch.dtype, *, width: int = 64) -> l
     return [torch.randn(SEGMENTS.numel(), count, width, generator=generator).to(dtype) for count in counts]
 
 
-def _dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind) -> torch.Tensor:
-    visible = torch.block_diag(*dense_visibility(SEGMENTS, kind)).bool()
+def _dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind, window: int | None = None
+) -> torch.Tensor:
+    visible = torch.block_diag(*dense_visibility(SEGMENTS, kind, window)).bool()
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     scores = torch.einsum("the,she->hts", query, key) / query.shape[2] ** 0.5
@@ -41,14 +43,15 @@ def _dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: At
 @pytest.mark.parametrize("heads", _HEADS)
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width):
+@pytest.mark.parametrize("window", [None, 9])
+def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width, window):
     """bf16 and fp16 take flash attention, fp32 torch's attention per segment; compared in fp64 on the CPU."""
     inputs = _inputs(heads, dtype, width=width)
     ours = [part.cuda().requires_grad_() for part in inputs]
     theirs = [part.double().requires_grad_() for part in inputs]
     assert (suits_flash(ours[0].device, dtype, width) and flash_kernel() is not None) == (dtype is not torch.float32)
-    output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"))
-    expected = _dense(*theirs, kind)
+    output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"), window)
+    expected = _dense(*theirs, kind, window)
     # A GPU's kernel for fp32 makes a product of three in TF32, which leaves a bit or two less than fp32.
     limits = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else tolerance(torch.bfloat16)
     torch.testing.assert_close(output.cpu().double(), expected, **limits)
