@@ -270,9 +270,14 @@ def test_the_tensors_of_a_published_shape_are_those_of_the_stock_class(model: st
 
 def test_a_head_stored_beside_the_embedding_and_half_precision_are_read(tmp_path: Path) -> None:
     """The published files of ModernBERT are fp32 and have `decoder.weight`; others have neither."""
-    save_decoder("modernbert", tmp_path / "model", dtype="bfloat16")
+    save_decoder("modernbert", tmp_path / "model")
     head, embedding = "decoder.weight", "model.embeddings.tok_embeddings.weight"
-    edit_tensors(tmp_path / "model", lambda tensors: tensors.update({head: tensors[embedding].clone()}))
+
+    def halve(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[head] = tensors[embedding].clone()
+        tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items()})
+
+    edit_tensors(tmp_path / "model", halve)
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert f"{head} is stored beside {embedding}, equals it, and is left out" in report.changes
     assert report.max_difference <= HUGGING_FACE_LOGITS

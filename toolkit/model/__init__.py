@@ -1,4 +1,4 @@
-"""The model: a EuroBERT-shaped encoder with both attention kinds, packed segments and a head at the targets only.
+"""The model: an encoder of a family's parts, with both attention kinds, packed segments, a head at the targets only.
 
 Knows torch; knows no ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
 rest on first use.
