@@ -248,6 +248,15 @@ def test_what_holds_from_the_first_step_parts_there(groups: dict[str, Any], reas
     assert parting(_run(), _run(**groups)).reason == reason
 
 
+@pytest.mark.parametrize("key", ["rope_theta", "local_rope_theta"])
+def test_another_base_of_angles_parts_runs_where_its_phase_begins(key: str) -> None:
+    model = {"family": "modernbert", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48}
+    model |= {"num_hidden_layers": 2, "num_attention_heads": 4}
+    bases = [{"objective": "mlm", "steps": 8, "model": {key: base}} for base in (2e4, 3e4)]
+    one, other = (_run(model=model, schedule=[{"objective": "clm", "steps": 4}, phase]) for phase in bases)
+    assert parting(one, other) == Parting(4, (f"model.{key}",), (f"model.{key}: 20000.0 there, 30000.0 here",))
+
+
 def _entry(objective: str, share: Any) -> dict[str, Any]:
     return {"objective": objective, "share": share}
 

@@ -19,9 +19,10 @@ from toolkit.run.old_branches import as_fork
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
-_ROPE = ("rope_", "local_rope_")
+ROPE = ("rope_", "local_rope_")
+"""Beginnings of the keys of `[model]` that say how positions are rotated."""
 # What no weight depends on.
-_FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *_ROPE)
+_FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe."),
@@ -149,7 +150,7 @@ def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
     """Lines on keys of `[model]` with other rotary embeddings than those of the first weights: a longer context."""
-    return [line for key, line in _model_differences(settings, manifest).items() if key.startswith(_ROPE)]
+    return [line for key, line in _model_differences(settings, manifest).items() if key.startswith(ROPE)]
 
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
@@ -158,7 +159,7 @@ def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> d
     defaults = {key: field.default for key, field in ModelSettings.model_fields.items() if not field.is_required()}
     theirs, ours = flat(defaults | manifest.table("model")), flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
-    keys = theirs.keys() | {key for key in ours if key.startswith(_ROPE)}
+    keys = theirs.keys() | {key for key in ours if key.startswith(ROPE)}
     return {
         key: f"model.{key}: there {theirs.get(key)!r}, here {ours.get(key)!r}"
         for key in sorted(keys)

@@ -17,14 +17,14 @@ from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.registry import DeclaredObjective, declare, get
 from toolkit.run.declared import DeclaredRun
-from toolkit.run.identity import flat, is_free, snapshot
+from toolkit.run.identity import ROPE, flat, is_free, snapshot
 from toolkit.run.settings import EVERYTHING
 from toolkit.run.step_plan import StepPlan
 
 _WHOLE = ("run.", "precision", "init", "model.", "train.")
 # These are compared at each step.
-_ROPE = "model.rope_"
-_OF_STEPS = ("train.steps", "train.global_batch_rows", _ROPE)
+_ROPE = tuple(f"model.{key}" for key in ROPE)
+_OF_STEPS = ("train.steps", "train.global_batch_rows", *_ROPE)
 # Some vocabulary, to build an objective with, and shares of a phase at which it might change.
 _WORDS = WordBoundaries(*np.ones((2, 8), dtype=bool))
 _ANY = Vocabulary(size=8, mask_id=3, pad_id=1, bos_id=0, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: _WORDS)
