@@ -315,7 +315,13 @@ _ADOPTED = (
     _adopt("{pair}/half", "--output", "out", found=("half.idx is missing",), remedy="Copy both"),
     _adopt("{pair}/damaged", "--output", "out", found=("damaged.idx is damaged",), remedy="Copy it again"),
     _adopt("{prepared}/shard-00000", "--output", "{prepared}", found=("lies in the output",), remedy="another folder"),
-    _adopt("{prepared}/shard-00000", "--output", "{text}", found=("{text} is a file",), remedy="Name a folder"),
+    _adopt(
+        "{prepared}/shard-00000",
+        "--output",
+        "{text}",
+        found=("{text} cannot be written", "it is a file"),
+        remedy="Name another folder",
+    ),
     _adopt("{prepared}/shard-00000", "--output", "{documents}", found=("a.docx",), remedy="Name another folder"),
     _adopt("{prepared}/shard-00000", "--output", "out", "--eod", "<none>", found=("'<none>'", "384"), remedy="(--eod)"),
 )

@@ -172,6 +172,15 @@ def test_the_context_extension_is_declared_as_its_script_runs_it() -> None:
     assert tail["train"]["global_batch_rows"] * 4 == short.train.global_batch_rows
 
 
+def test_the_modernbert_in_miniature_is_declared_as_its_page_says() -> None:
+    folder = ROOT / "docs/examples/modernbert"
+    base, more = load_run(str(folder / "base.toml")), tomllib.loads((folder / "continued.toml").read_text())
+    assert (base.model.family, base.train.steps, more["schedule"][0]["steps"]) == ("modernbert", 1500, 330)
+    assert more["init"]["from"].endswith(f"step-{base.train.steps:08d}")
+    lengths = re.findall(r"steps=(\d+)", (folder / "run.sh").read_text())
+    assert lengths == ["330", "165", "165", "300", "30"]
+
+
 def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
     sizes = model_settings("nano", vocab_size=8192)
     assert sum(parameter.numel() for parameter in Encoder(sizes).parameters()) // 10**5 == 31
