@@ -175,8 +175,8 @@ def test_the_context_extension_is_declared_as_its_script_runs_it() -> None:
 def test_the_modernbert_in_miniature_is_declared_as_its_page_says() -> None:
     folder = ROOT / "docs/examples/modernbert"
     base, more = load_run(str(folder / "base.toml")), tomllib.loads((folder / "continued.toml").read_text())
-    assert (base.model.family, base.train.steps, more["schedule"][0]["steps"]) == ("modernbert", 1500, 330)
-    assert more["init"]["from"].endswith(f"step-{base.train.steps:08d}")
+    assert (base.model.family, base.schedule[0].steps, more["schedule"][0]["steps"]) == ("modernbert", 1500, 330)
+    assert more["init"]["from"].endswith(f"step-{base.schedule[0].steps:08d}")
     lengths = re.findall(r"steps=(\d+)", (folder / "run.sh").read_text())
     assert lengths == ["330", "165", "165", "300", "30"]
 
