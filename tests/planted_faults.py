@@ -1486,7 +1486,7 @@ FAULTS = (
     Fault(
         name="kernels: what is chosen is never called before the first step",
         path="toolkit/model/kernels/choice.py",
-        old="        try_kernel(torch_flash, device, dtype, head_size)\n",
+        old="        try_kernel(torch_flash, device, dtype, head_size, window)\n",
         new="",
         tests=("tests/model/test_kernels.py",),
     ),

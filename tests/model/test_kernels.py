@@ -168,7 +168,16 @@ def test_a_torch_that_was_built_for_other_gpus_is_said_at_the_start(
 
 
 def test_a_kernel_is_tried_each_way() -> None:
-    try_kernel(plain_flash, torch.device("cpu"), torch.float32, 16)
+    called: list[int | None] = []
+
+    def kernel(*arguments: Any) -> Tensor:
+        called.append(arguments[-1])
+        return plain_flash(*arguments)
+
+    try_kernel(kernel, torch.device("cpu"), torch.float32, 16)
+    assert called == [None, None]
+    try_kernel(kernel, torch.device("cpu"), torch.float32, 16, 4)
+    assert called[2:] == [None, None, 4, 4]
 
     def not_finite(*arguments: Any) -> Tensor:
         return plain_flash(*arguments) / 0

@@ -222,6 +222,9 @@ def _model_line(model: ModelSettings) -> str:
     heads = f"{model.num_attention_heads} / {model.key_value_heads} heads"
     shape = f"{model.num_hidden_layers} layers of width {model.hidden_size:,}, {heads}, feed-forward "
     shape += f"{model.intermediate_size:,}"
+    if model.narrowest_window is not None:
+        every = model.global_attn_every_n_layers
+        shape = f"{model.family}, {shape}, windows of {model.window_width} but in 1 of {every} layers"
     if model.vocab_size is None:
         return shape
     counts = parameter_counts(model)

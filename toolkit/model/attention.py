@@ -136,8 +136,9 @@ def attend(
     query = query_THE
     if suits_flash(query.device, query.dtype, query.shape[-1]) and (kernel := flash_kernel()) is not None:
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
-    # Beyond that length the probabilities, which the backward pass keeps, cost more than computing them twice.
-    if query_THE.device.type == "cpu" and (window is not None or layout.longest <= _LONGEST_FOR_BMM):
+    seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
+    # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
+    if query_THE.device.type == "cpu" and seen <= _LONGEST_FOR_BMM:
         return attend_by_bmm(query_THE, key_TKE, value_TKE, kind, layout, window)
     return attend_by_sdpa(query_THE, key_TKE, value_TKE, kind, layout, window)
 

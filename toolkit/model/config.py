@@ -116,7 +116,11 @@ class ModelSettings(Settings):
         others = [key for family, keys in _OF_ONE_FAMILY.items() if family != self.family for key in keys]
         for key in others:
             if (value := getattr(self, key)) != type(self).model_fields[key].default:
-                raise ValueError(f"{key}={value!r} is not for models of the family {self.family!r}. Leave it out.")
+                given = value.model_dump() if isinstance(value, Settings) else value
+                raise ValueError(
+                    f"{key}={given!r} is not for models of the family {self.family!r}. "
+                    "Leave it out, or take a preset of that family."
+                )
         return self
 
     @property
@@ -142,6 +146,12 @@ class ModelSettings(Settings):
             return None
         half = self.window_width // 2
         return half - 1 if kind is AttentionKind.CAUSAL else half
+
+    @property
+    def narrowest_window(self) -> int | None:
+        """The smallest of `window`, of the layers that there are and under both kinds; None: no layer has one."""
+        windows = [self.window(each, kind) for each in self.layer_types for kind in AttentionKind]
+        return min((each for each in windows if each is not None), default=None)
 
     def rope_base(self, layer_type: LayerType) -> float:
         """Base of the angles in layers of a type."""

@@ -35,6 +35,7 @@ def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engin
             blocks="compiled" if division.is_compiled else "eager",
             weights="partitioned" if zero_stage(config) == 3 else "whole",
             head_size=settings.model.head_size,
+            window=settings.model.narrowest_window,
             attention=settings.train.attention_kernel,
         )
     check_same_kernels(ranks, kernels.choices)

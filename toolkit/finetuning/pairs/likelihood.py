@@ -68,6 +68,7 @@ def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
     family = HUB_TYPES[own]
     other = next(kind for kind, hub in family.types.items() if not hub.is_encoder)
     ids = {key: config[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    ids = {key: each[0] if isinstance(each, list) else each for key, each in ids.items()}
     config |= family.special_ids(ids, other) | {"use_cache": False}
     decoder: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         AutoConfig.for_model(other).from_dict(config), dtype=torch.float32

@@ -48,10 +48,12 @@ class Kernels:
         blocks: Literal["eager", "compiled"],
         weights: Literal["whole", "partitioned"],
         head_size: int,
+        window: int | None = None,
         attention: AttentionKernel | None = None,
     ) -> "Kernels":
         """The fastest that run here; with `attention`, that one, else the first of `_AUTOMATIC` that can run.
 
+        `window` is that of the model's layers that have one.
         Weights that are "partitioned" are taken away between modules (ZeRO-3), and used in their own alone.
         """
         if attention is None and device.type != "cuda":
@@ -59,7 +61,7 @@ class Kernels:
         products = joined_products if (blocks, weights) == ("compiled", "whole") else separate_products
         reasons: list[str] = []
         for name in _AUTOMATIC if attention is None else (attention,):
-            reason = _reason_against(name, device, dtype, head_size)
+            reason = _reason_against(name, device, dtype, head_size, window)
             if reason is None:
                 return cls(torch_flash, products, (_described(name, reasons),), {"attention": name, "blocks": blocks})
             reasons.append(f"not {name}: {reason}")
@@ -94,7 +96,9 @@ def _described(name: str, reasons: list[str]) -> str:
     return f"attention kernel {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
 
 
-def _reason_against(name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
+def _reason_against(
+    name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None
+) -> str | None:
     """Why a kernel cannot run here; None where it can: then it is what `torch_flash` calls from now on."""
     if device.type != "cuda":
         return f"it needs a GPU, and this run is on the {device.type}"
@@ -119,7 +123,7 @@ def _reason_against(name: AttentionKernel, device: torch.device, dtype: torch.dt
         _restore_torchs_own()
         if name in _TORCH_NAMES:
             torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
-        try_kernel(torch_flash, device, dtype, head_size)
+        try_kernel(torch_flash, device, dtype, head_size, window)
     except Exception as error:
         _restore_torchs_own()
         found = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
