@@ -18,19 +18,11 @@ from toolkit.core.settings import explain
 from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HUB_TYPES
+from toolkit.model.families import HUB_TYPES, SHARED_FIELDS
 
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
-_SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-)
 _REMEDY = "Download the model again, or repair the file."
 
 
@@ -103,14 +95,9 @@ def _generation_ends(folder: Path) -> tuple[int, ...]:
 
 
 def _settings(config: Any, family: str, name: str) -> ModelSettings:
-    shape: dict[str, Any] = {key: getattr(config, key) for key in _SHARED}
+    shape: dict[str, Any] = {key: getattr(config, key) for key in SHARED_FIELDS}
     try:
-        return ModelSettings(
-            **shape,
-            tie_word_embeddings=bool(config.tie_word_embeddings),
-            initializer_range=float(config.initializer_range),
-            **HUB_TYPES[family].settings_of(config),
-        )
+        return ModelSettings(**shape, **HUB_TYPES[family].settings_of(config))
     except ValidationError as error:
         found = explain(error, ModelSettings).splitlines()[0]
         raise UserError(f"{name}: config.json does not describe a model: {found} {_REMEDY}") from error

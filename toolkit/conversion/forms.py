@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HubForm, family_of
+from toolkit.model.families import SHARED_FIELDS, HubForm, family_of
 
 if TYPE_CHECKING:
     import torch
@@ -79,15 +79,7 @@ def configuration(
     """The transformers configuration of an exported model."""
     from transformers import AutoConfig
 
-    shared: dict[str, Any] = {
-        "vocab_size": settings.vocab_size,
-        "hidden_size": settings.hidden_size,
-        "intermediate_size": settings.intermediate_size,
-        "num_hidden_layers": settings.num_hidden_layers,
-        "num_attention_heads": settings.num_attention_heads,
-        "max_position_embeddings": settings.max_position_embeddings,
-        "initializer_range": settings.initializer_range,
-        "tie_word_embeddings": settings.tie_word_embeddings,
+    shared: dict[str, Any] = {key: getattr(settings, key) for key in SHARED_FIELDS} | {
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
         "architectures": [hub.class_name],
     }

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedModel
 from toolkit.conversion.weights import HubTensors
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings, initialize_, model_settings
-from toolkit.model.families import family_of
+from toolkit.model.families import SHARED_FIELDS, family_of
 
 MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     "biases": {"qkv_bias": True},
@@ -37,16 +37,6 @@ MODEL_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """What decoders of other families add to the plain model, and another family, by name: changes of its settings."""
 
-_SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "tie_word_embeddings",
-)
-
 
 def tiny_settings(**changes: Any) -> ModelSettings:
     """The preset `test` (2 layers, 4 query heads on 2 key-value heads) with 97 entries in the vocabulary."""
@@ -71,7 +61,7 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
     """The stock transformers class of that attention kind with the same weights, in evaluation mode."""
     settings = encoder.settings
     hub = family_of(settings).hub_form(settings, attention, None)
-    shape = {key: getattr(settings, key) for key in _SHARED}
+    shape = {key: getattr(settings, key) for key in SHARED_FIELDS}
     ids = family_of(settings).special_ids(
         dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0), hub.model_type
     )

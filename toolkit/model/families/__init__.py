@@ -5,11 +5,11 @@ Hugging Face writes it: configurations, classes, names of parameters. Shapes are
 """
 
 from toolkit.model.config import ModelSettings
-from toolkit.model.families.family import Family, HubForm, HubType
+from toolkit.model.families.family import SHARED_FIELDS, Family, HubForm, HubType
 from toolkit.model.families.llama import Llama
 from toolkit.model.families.modernbert import ModernBert
 
-__all__ = ["FAMILIES", "HUB_TYPES", "Family", "HubForm", "HubType", "family_of"]
+__all__ = ["FAMILIES", "HUB_TYPES", "SHARED_FIELDS", "Family", "HubForm", "HubType", "family_of"]
 
 FAMILIES: dict[str, Family] = {"llama": Llama(), "modernbert": ModernBert()}
 """By the name that `model.family` has."""

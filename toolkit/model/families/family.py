@@ -8,6 +8,18 @@ from typing import Any, ClassVar, Literal
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 
+SHARED_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "initializer_range",
+    "tie_word_embeddings",
+)
+"""Settings of a model that configurations of transformers have by the same name, in every family."""
+
 
 @dataclass(frozen=True)
 class HubType:
