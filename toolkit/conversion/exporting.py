@@ -38,7 +38,7 @@ from toolkit.conversion.tokenizer import update_json, write_json
 from toolkit.conversion.weights import HubTensors, settings_of
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HubForm, family_of
+from toolkit.model.families import HubForm, hub_type
 from toolkit.model.parameters import HEAD
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def to_hf(
     settings, vocabulary = settings_of(source), source.manifest.vocabulary.vocabulary()
     hub = hub_form(settings, form, architecture)
     config = configuration(hub, form, settings, vocabulary=vocabulary, dtype=dtype)
-    tensors = HubTensors(settings, family_of(settings).types[hub.model_type])
+    tensors = HubTensors(settings, hub_type(hub.model_type))
     # A tied head is the embedding, so a folder without it does not exist.
     left_out = frozenset({tensors.head} if sentence_transformers and not settings.tie_word_embeddings else ())
     with output_directory(out) as folder:

@@ -18,7 +18,7 @@ from toolkit.core.settings import explain
 from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HUB_TYPES, SHARED_FIELDS
+from toolkit.model.families import HUB_TYPES, SHARED_FIELDS, hub_type
 
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
@@ -65,7 +65,7 @@ def describe(folder: Path, name: str) -> Described:
     notes = list(HUB_TYPES[family].notes(config))
     if raw.get("auto_map"):
         notes.append(f"code of its own (auto_map) is not run: read as transformers' own {family}")
-    has_encoder_class = HUB_TYPES[family].types[family].is_encoder
+    has_encoder_class = hub_type(family).is_encoder
     is_decoder = not has_encoder_class and getattr(config, "is_causal", True) is not False
     if not has_encoder_class and not is_decoder:
         notes.append("is_causal: false in config.json: an encoder, compared with bidirectional attention")
@@ -156,7 +156,7 @@ def _resolved(folder: Path, name: str) -> Any:
 
 def _refusal(name: str, parts: list[str]) -> UserError:
     listed = "\n".join(f"  {part}" for part in parts)
-    models = ", ".join(family.types[each].models for each, family in HUB_TYPES.items())
+    models = ", ".join(hub_type(each).models for each in HUB_TYPES)
     return UserError(
         f"{name} uses features that this toolkit's model does not support:\n"
         f"{listed}\nUse a model without them, of one of these families: {models}."

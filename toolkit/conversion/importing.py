@@ -27,7 +27,7 @@ from toolkit.conversion.weights import HubTensors, HubWeights, check_tensors, sh
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HUB_TYPES
+from toolkit.model.families import hub_type
 from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 
 DEFAULT_MASK_TOKEN = "auto"
@@ -99,7 +99,7 @@ def from_hf(
     check_output(out)
     folder = local_files(name)
     described = describe(folder, name)
-    settings, hub = described.settings, HUB_TYPES[described.family].types[described.family]
+    settings, hub = described.settings, hub_type(described.family)
     stored, tensors = HubWeights.open(folder), HubTensors(settings, hub)
     if settings.tie_word_embeddings:
         stored = stored.with_embedding(hub)

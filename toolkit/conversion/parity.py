@@ -24,7 +24,7 @@ from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
-from toolkit.model.families import HUB_TYPES
+from toolkit.model.families import hub_type
 from toolkit.model.layers import linear
 from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 
@@ -147,7 +147,7 @@ def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
         with quiet_transformers():
             encode = AutoTokenizer.from_pretrained(tokenizer, **local)
             family = AutoConfig.from_pretrained(folder, **local).model_type
-            is_encoder = HUB_TYPES[family].types[family].is_encoder
+            is_encoder = hub_type(family).is_encoder
             auto: Any = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
             model, report = auto.from_pretrained(
                 folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
@@ -250,8 +250,7 @@ def _stock_logits(
     model = stock.model
     weights = HubWeights.open(stock.folder)
     if model.config.tie_word_embeddings:
-        family = model.config.model_type
-        weights = weights.with_embedding(HUB_TYPES[family].types[family])
+        weights = weights.with_embedding(hub_type(model.config.model_type))
 
     def read(name: str) -> Tensor:
         if stock.head is not None and name not in weights.names:

@@ -111,10 +111,12 @@ def parameter_counts(settings: ModelSettings) -> ParameterCounts:
 
     before, behind = before_blocks(settings), behind_blocks(settings)
     embedding = count({EMBEDDING: before.pop(EMBEDDING)})
-    layers = [count(of_block(settings, number)) for number in range(settings.num_hidden_layers)]
-    body = count(before) + sum(layers) + count({"norm": behind.pop("model.norm.weight")})
+    # All blocks but the first are alike.
+    others = settings.num_hidden_layers - 1
+    layer = count(of_block(settings, others))
+    body = (
+        count(before) + count(of_block(settings, 0)) + others * layer + count({"norm": behind.pop("model.norm.weight")})
+    )
     head = embedding if behind.pop(HEAD, None) else 0
     transform = count(behind)
-    return ParameterCounts(
-        embedding, layers[-1], body, body + embedding, transform, body + embedding + transform + head
-    )
+    return ParameterCounts(embedding, layer, body, body + embedding, transform, body + embedding + transform + head)

@@ -61,8 +61,9 @@ class Stage(nn.Module):
         """
         contexts, labels_N, weights_N = next(self._coming)
         hidden: Tensor = self.model.embed_norm(self.model.embed_tokens(input.flatten())) if self.is_first else input
+        layer_types = self.settings.layer_types
         for number, layer in self.model.layers.items():
-            hidden = layer(hidden, contexts[self.settings.layer_types[int(number)]])
+            hidden = layer(hidden, contexts[layer_types[int(number)]])
         if self.is_last:
             hidden = self.lm_head(self.head(self.model.norm(hidden)), labels_N, weights_N)
         return hidden

@@ -21,7 +21,7 @@ from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.settings import Form
 from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.trainer import Features
-from toolkit.model.families import HUB_TYPES, HubType
+from toolkit.model.families import HUB_TYPES, HubType, hub_type
 from toolkit.objectives import get
 from toolkit.run.identity import last_kinds
 
@@ -41,7 +41,7 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
         manifest = read_manifest(source.origin)
         kinds = [get(kind) for kind in last_kinds(manifest)]
         origin = manifest.origin.get("family", "eurobert")
-        is_imported_decoder = not manifest.step and not HUB_TYPES[origin].types[origin].is_encoder
+        is_imported_decoder = not manifest.step and not hub_type(origin).is_encoder
         is_causal = all(kind.attention is AttentionKind.CAUSAL for kind in kinds) if kinds else is_imported_decoder
         offset = max((getattr(kind, "label_offset", 0) for kind in kinds), default=0)
     form: Form = asked or ("causal" if is_causal else "masked")
@@ -73,7 +73,7 @@ def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
     decoder: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         AutoConfig.for_model(other).from_dict(config), dtype=torch.float32
     )
-    decoder.load_state_dict(dict(_renamed(encoder.state_dict(), family.types[own], family.types[other])))
+    decoder.load_state_dict(dict(_renamed(encoder.state_dict(), hub_type(own), hub_type(other))))
     return decoder
 
 

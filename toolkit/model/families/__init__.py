@@ -9,7 +9,7 @@ from toolkit.model.families.family import SHARED_FIELDS, Family, HubForm, HubTyp
 from toolkit.model.families.llama import Llama
 from toolkit.model.families.modernbert import ModernBert
 
-__all__ = ["FAMILIES", "HUB_TYPES", "SHARED_FIELDS", "Family", "HubForm", "HubType", "family_of"]
+__all__ = ["FAMILIES", "HUB_TYPES", "SHARED_FIELDS", "Family", "HubForm", "HubType", "family_of", "hub_type"]
 
 FAMILIES: dict[str, Family] = {"llama": Llama(), "modernbert": ModernBert()}
 """By the name that `model.family` has."""
@@ -20,3 +20,8 @@ HUB_TYPES = {model_type: family for family in FAMILIES.values() for model_type i
 def family_of(settings: ModelSettings) -> Family:
     """The family of a model."""
     return FAMILIES[settings.family]
+
+
+def hub_type(model_type: str) -> HubType:
+    """What its family says of a `model_type` that is read."""
+    return HUB_TYPES[model_type].types[model_type]
