@@ -1,6 +1,7 @@
 """Every kernel against the dense definition, both kinds, several segments, padding, shared heads."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,19 +13,25 @@ from toolkit.model import attention as module
 from toolkit.model.attention import MixedAttention, SegmentAttention, attend, attend_by_flash
 from toolkit.model.kernels import plain_attention
 from toolkit.model.kernels.flash import suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window
 from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
-def _by_flash(
-    query: Tensor, key: Tensor, value: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int | None = None
-) -> Tensor:
-    return attend_by_flash(query, key, value, kind, layout, window, kernel=plain_flash)
+def _by_products(*inputs: Any, window: int | None = None) -> Tensor:
+    return attend_by_bmm(*inputs) if window is None else attend_in_window(*inputs, window, keeps_probs=True)
 
 
-KERNELS = [attend_by_bmm, attend_by_sdpa, _by_flash]
+def _by_sdpa(*inputs: Any, window: int | None = None) -> Tensor:
+    return attend_by_sdpa(*inputs) if window is None else attend_in_window(*inputs, window, keeps_probs=False)
+
+
+def _by_flash(*inputs: Any, window: int | None = None) -> Tensor:
+    return attend_by_flash(*inputs, window, kernel=plain_flash)
+
+
+KERNELS = [_by_products, _by_sdpa, _by_flash]
 Kernel = Callable[..., Tensor]
 
 
@@ -113,10 +120,10 @@ def test_windows_equal_the_definition(
     kernel: Kernel, name: str, kind: AttentionKind, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than a band of queries, as long and longer; shorter than a segment, as long and longer."""
-    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 4)
+    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 4)
     segments_BS = LAYOUTS[name]
     ours, theirs = (_inputs(segments_BS, 4, 2, dtype=torch.float64) for _ in range(2))
-    output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS), window)
+    output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS), window=window)
     expected = _dense(*theirs, kind, segments_BS, window)
     torch.testing.assert_close(output, expected, **tolerance(torch.float64))
     (output * output.detach()).sum().backward()
@@ -169,19 +176,19 @@ def test_nothing_leaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Changing one position changes exactly the outputs that may see it, bit for bit; at the window's edges too."""
-    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 3)
+    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 3)
     monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 3)
     segments_BS = _segments([3, 4, -2, 5, -1], [8, 7])
     layout = SegmentLayout.from_segments(segments_BS)
     visible = torch.block_diag(*dense_visibility(segments_BS, kind, window))
     with torch.no_grad():
         inputs = _inputs(segments_BS, *heads, dtype=torch.float32)
-        before = kernel(*inputs, kind, layout, window)
+        before = kernel(*inputs, kind, layout, window=window)
         for position in range(segments_BS.numel()):
             changed = [part.detach().clone() for part in inputs]
             for part in changed[1:]:
                 part[position] += 1.0
-            is_changed = (kernel(*changed, kind, layout, window) != before).any(-1).any(-1)
+            is_changed = (kernel(*changed, kind, layout, window=window) != before).any(-1).any(-1)
             assert torch.equal(is_changed, visible[:, position] != 0), f"position {position}"
 
 

@@ -43,9 +43,9 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shar
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
         monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
     if request.param == "sdpa":
-        monkeypatch.setattr(attention, "attend_by_bmm", attention.attend_by_sdpa)
+        monkeypatch.setattr(attention, "_LONGEST_FOR_BMM", 0)
     monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 4)
-    monkeypatch.setattr(plain_attention, "_WINDOW_CHUNK", 4)
+    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 4)
     return str(request.param)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 _LONGEST_FOR_BMM = 1024
@@ -136,11 +136,15 @@ def attend(
     query = query_THE
     if suits_flash(query.device, query.dtype, query.shape[-1]) and (kernel := flash_kernel()) is not None:
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
-    seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
+    if window is not None and window >= layout.longest - 1:
+        window = None
+    seen = layout.longest if window is None else 3 * window
     # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
-    if query_THE.device.type == "cpu" and seen <= _LONGEST_FOR_BMM:
-        return attend_by_bmm(query_THE, key_TKE, value_TKE, kind, layout, window)
-    return attend_by_sdpa(query_THE, key_TKE, value_TKE, kind, layout, window)
+    keeps_probs = query.device.type == "cpu" and seen <= _LONGEST_FOR_BMM
+    if window is not None:
+        return attend_in_window(query_THE, key_TKE, value_TKE, kind, layout, window, keeps_probs=keeps_probs)
+    by_spans = attend_by_bmm if keeps_probs else attend_by_sdpa
+    return by_spans(query_THE, key_TKE, value_TKE, kind, layout)
 
 
 def attend_by_flash(
