@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
@@ -13,25 +14,33 @@ from toolkit.model import attention as module
 from toolkit.model.attention import MixedAttention, SegmentAttention, attend, attend_by_flash
 from toolkit.model.kernels import plain_attention
 from toolkit.model.kernels.flash import suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window, multiply_bands
 from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
 def _by_products(*inputs: Any, window: int | None = None) -> Tensor:
-    return attend_by_bmm(*inputs) if window is None else attend_in_window(*inputs, window, keeps_probs=True)
+    return attend_by_bmm(*inputs) if window is None else attend_in_window(*inputs, window, products=multiply_bands)
 
 
 def _by_sdpa(*inputs: Any, window: int | None = None) -> Tensor:
-    return attend_by_sdpa(*inputs) if window is None else attend_in_window(*inputs, window, keeps_probs=False)
+    return (
+        attend_by_sdpa(*inputs)
+        if window is None
+        else attend_in_window(*inputs, window, products=scaled_dot_product_attention)
+    )
 
 
 def _by_flash(*inputs: Any, window: int | None = None) -> Tensor:
     return attend_by_flash(*inputs, window, kernel=plain_flash)
 
 
-KERNELS = [_by_products, _by_sdpa, _by_flash]
+def _by_choice(*inputs: Any, window: int | None = None) -> Tensor:
+    return attend(*inputs, window)
+
+
+KERNELS = [_by_products, _by_sdpa, _by_flash, _by_choice]
 Kernel = Callable[..., Tensor]
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window, multiply_bands
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 _LONGEST_FOR_BMM = 1024
@@ -142,7 +143,8 @@ def attend(
     # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
     keeps_probs = query.device.type == "cpu" and seen <= _LONGEST_FOR_BMM
     if window is not None:
-        return attend_in_window(query_THE, key_TKE, value_TKE, kind, layout, window, keeps_probs=keeps_probs)
+        products = multiply_bands if keeps_probs else scaled_dot_product_attention
+        return attend_in_window(query_THE, key_TKE, value_TKE, kind, layout, window, products=products)
     by_spans = attend_by_bmm if keeps_probs else attend_by_sdpa
     return by_spans(query_THE, key_TKE, value_TKE, kind, layout)
 

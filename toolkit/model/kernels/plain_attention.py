@@ -3,6 +3,7 @@
 Under a window, products are cut by position and not by segment: their number does not grow with that of the segments.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from toolkit.model.segments import SegmentLayout, Span
 _CAUSAL_CHUNK = 128
 # Neighbouring queries that share a product under a narrower window. About as wide as ModernBERT's to each side.
 _SHORTEST_BAND = 64
+
+BandProducts = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""From queries, keys and values of bands, and a mask of what is seen, to the outputs."""
 
 
 def attend_by_sdpa(
@@ -67,12 +71,12 @@ def attend_in_window(
     layout: SegmentLayout,
     window: int,
     *,
-    keeps_probs: bool,
+    products: BandProducts,
 ) -> Tensor:
     """`toolkit.model.attention.attend` under a window: bands of neighbouring queries, over the keys around each.
 
     Args:
-        keeps_probs: by batched matrix products, as `attend_by_bmm`; otherwise by torch's attention.
+        products: `multiply_bands`, or torch's attention, where `attend_by_bmm` or `attend_by_sdpa` would be taken.
     """
     num_key_value_heads = key_TKE.shape[1]
     group = query_THE.shape[1] // num_key_value_heads
@@ -88,12 +92,15 @@ def attend_in_window(
     query_KnRE = query_HnLE.view(num_key_value_heads, group, *query_HnLE.shape[1:]).transpose(1, 2).flatten(2, 3)
     key_KnME, value_KnME = _bands(key_TKE, length, around), _bands(value_TKE, length, around)
     is_seen_nRM = _seen_in_bands(kind, layout, window, length, around).repeat(1, group, 1)
-    if keeps_probs:
-        output_KnRE: Tensor = _BandProducts.apply(query_KnRE, key_KnME, value_KnME, ~is_seen_nRM)  # type: ignore[no-untyped-call]
-    else:
-        output_KnRE = scaled_dot_product_attention(query_KnRE, key_KnME, value_KnME, attn_mask=is_seen_nRM)
+    output_KnRE = products(query_KnRE, key_KnME, value_KnME, is_seen_nRM)
     output_KnGLE = output_KnRE.view(num_key_value_heads, -1, group, length, query_THE.shape[2])
     return output_KnGLE.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[: len(query_THE)]
+
+
+def multiply_bands(query_KnRE: Tensor, key_KnME: Tensor, value_KnME: Tensor, is_seen_nRM: Tensor) -> Tensor:
+    """Attention of the queries of each band over the keys they see, (K, n, R, E), with the probabilities kept."""
+    output_KnRE: Tensor = _BandProducts.apply(query_KnRE, key_KnME, value_KnME, is_seen_nRM)  # type: ignore[no-untyped-call]
+    return output_KnRE
 
 
 def _bands(tensor_THE: Tensor, length: int, around: tuple[int, int]) -> Tensor:
@@ -105,7 +112,7 @@ def _bands(tensor_THE: Tensor, length: int, around: tuple[int, int]) -> Tensor:
 def _seen_in_bands(
     kind: AttentionKind, layout: SegmentLayout, window: int, length: int, around: tuple[int, int]
 ) -> Tensor:
-    """Whether a query sees a key, (n, length, M) bool. All see themselves, those beyond the last position too."""
+    """Keys that each query sees, (n, length, M) bool. All see themselves, those beyond the last position too."""
     places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
     # A segment is known by its first position.
     first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
@@ -234,14 +241,14 @@ def _overlapping(padded_HTE: Tensor, length: int, size: int) -> Tensor:
 
 
 class _BandProducts(torch.autograd.Function):
-    """Attention of the queries of each band over its keys, (K, n, R, E), but for those hidden."""
+    """See `multiply_bands`."""
 
     @staticmethod
-    def forward(ctx: Any, query_KnRE: Tensor, key_KnME: Tensor, value_KnME: Tensor, is_hidden_nRM: Tensor) -> Tensor:
+    def forward(ctx: Any, query_KnRE: Tensor, key_KnME: Tensor, value_KnME: Tensor, is_seen_nRM: Tensor) -> Tensor:
         ctx.scale = query_KnRE.shape[-1] ** -0.5
         query_KnRE = query_KnRE * ctx.scale
         scores_KnRM = query_KnRE @ key_KnME.transpose(-1, -2)
-        probs_KnRM = torch.softmax(scores_KnRM.masked_fill_(is_hidden_nRM, float("-inf")), dim=-1)
+        probs_KnRM = torch.softmax(scores_KnRM.masked_fill_(~is_seen_nRM, float("-inf")), dim=-1)
         ctx.save_for_backward(query_KnRE, key_KnME, value_KnME, probs_KnRM)
         return probs_KnRM @ value_KnME
 
