@@ -224,7 +224,7 @@ def _model_line(model: ModelSettings) -> str:
     shape += f"{model.intermediate_size:,}"
     if model.narrowest_window is not None:
         every = model.global_attn_every_n_layers
-        shape = f"{model.family}, {shape}, windows of {model.window_width} but in 1 of {every} layers"
+        shape = f"{model.family}, {shape}, windows of {model.local_attention} but in 1 of {every} layers"
     if model.vocab_size is None:
         return shape
     counts = parameter_counts(model)

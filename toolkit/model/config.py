@@ -14,7 +14,6 @@ AttentionKernel = Literal["flash3", "flash4", "flash2"]
 """Attention on a GPU: FlashAttention-3, 4, torch's 2."""
 
 
-_LOCAL_ATTENTION = 128
 # Settings that models of one family have alone.
 _OF_ONE_FAMILY = {
     "llama": ("num_key_value_heads", "head_dim", "qkv_bias", "qk_norm", "rope_scaling"),
@@ -76,14 +75,14 @@ class ModelSettings(Settings):
     """Use one matrix for the embedding and the head."""
     rms_norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the mean square inside each norm, of either kind; ModernBERT's `norm_eps`."""
-    local_attention: int | None = Field(default=None, ge=2)
-    """Width of the window of ModernBERT's sliding layers: a position sees half of it to each side. Not given: 128."""
+    local_attention: int = Field(default=128, ge=2)
+    """Width of the window of ModernBERT's sliding layers: a position sees half of it to each side."""
     global_attn_every_n_layers: int = Field(default=3, ge=1)
     """Of ModernBERT's layers, the first of each so many sees the whole segment; the others slide."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """Base of the rotary position angles."""
-    local_rope_theta: float | None = Field(default=None, gt=0)
-    """Base of those in sliding layers. Not given: `rope_theta`."""
+    local_rope_theta: float = Field(default=10_000.0, gt=0)
+    """Base of those in sliding layers."""
     rope_scaling: RopeScaling | None = None
     """A table that stretches the rotary angles, as in Llama 3.1 and later. Not given: they stay as they are."""
     initializer_range: float = Field(default=0.02, gt=0)
@@ -131,11 +130,6 @@ class ModelSettings(Settings):
             "sliding_attention" if number % every else "full_attention" for number in range(self.num_hidden_layers)
         )
 
-    @property
-    def window_width(self) -> int:
-        """`local_attention`, with the default filled in."""
-        return self.local_attention or _LOCAL_ATTENTION
-
     def window(self, layer_type: LayerType, kind: AttentionKind) -> int | None:
         """How far a position sees to each side of itself in layers of a type; None: its whole segment.
 
@@ -144,7 +138,7 @@ class ModelSettings(Settings):
         """
         if layer_type == "full_attention":
             return None
-        half = self.window_width // 2
+        half = self.local_attention // 2
         return half - 1 if kind is AttentionKind.CAUSAL else half
 
     @property
@@ -155,8 +149,7 @@ class ModelSettings(Settings):
 
     def rope_base(self, layer_type: LayerType) -> float:
         """Base of the angles in layers of a type."""
-        local = self.local_rope_theta if layer_type == "sliding_attention" else None
-        return local or self.rope_theta
+        return self.local_rope_theta if layer_type == "sliding_attention" else self.rope_theta
 
     @property
     def head_size(self) -> int:

@@ -29,9 +29,6 @@ def _modernbert(**shape: Any) -> ModelSettings:
         family="modernbert",
         vocab_size=50_368,
         tie_word_embeddings=True,
-        local_attention=128,
-        # Its own, so that a longer context changes the base of full layers alone.
-        local_rope_theta=10_000.0,
         max_position_embeddings=1024,
         **shape,
     )

@@ -69,17 +69,16 @@ class ModernBert(Family):
                 "--form causal writes a decoder, and --architecture modernbert is an encoder. "
                 "Use --architecture modernbert-decoder, or --form bidirectional."
             )
-        local = settings.rope_base("sliding_attention")
-        angles = {"full_attention": settings.rope_theta, "sliding_attention": local}
+        angles = {"full_attention": settings.rope_theta, "sliding_attention": settings.local_rope_theta}
         config: dict[str, Any] = {
             "norm_eps": settings.rms_norm_eps,
-            "local_attention": settings.window_width,
+            "local_attention": settings.local_attention,
             "layer_types": list(settings.layer_types),
             "rope_parameters": {key: {"rope_type": "default", "rope_theta": base} for key, base in angles.items()},
         }
         old_keys = {
             "global_rope_theta": settings.rope_theta,
-            "local_rope_theta": local,
+            "local_rope_theta": settings.local_rope_theta,
             "global_attn_every_n_layers": settings.global_attn_every_n_layers,
         }
         if is_encoder and architecture != "modernbert-decoder":
