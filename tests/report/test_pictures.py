@@ -232,6 +232,16 @@ def test_losses_of_runs_and_the_switch(tmp_path: Path) -> None:
     assert loss_picture([]) is None
 
 
+def test_a_mixtures_loss_is_the_mean_of_its_targets_and_no_weighted_sum(tmp_path: Path) -> None:
+    run = _run(tmp_path / "one")
+    line = {"objective": "clm+mlm", "losses": {"clm": 4.0, "mlm": 6.0}, "targets": {"clm": 300, "mlm": 100}}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 4, "loss": 13.0} | line) + "\n")
+        # A step that drew no target of one of them.
+        file.write(json.dumps({"step": 5, "loss": 9.0} | line | {"losses": {"mlm": 6.0}}) + "\n")
+    assert read_runs([run])[0].training[-2:] == ((4.0, 4.5), (5.0, 6.0))
+
+
 def test_losses_of_named_corpora_stand_beside_one_another(tmp_path: Path) -> None:
     """Those of one run in one panel; those of several runs in one panel for each corpus, as the runs' lines."""
     runs = [_run(tmp_path / name) for name in ("one", "two")]

@@ -98,8 +98,16 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
         for key in dict.fromkeys(key for _, losses in evaluated for key in losses)
         if (curve := _curve((step, losses.get(key)) for step, losses in evaluated))
     }
-    training = _curve((line["step"], line.get("loss")) for line in lines)
+    training = _curve((line["step"], _per_target(line)) for line in lines)
     return RunCurves(name, folder, training, held_out, tuple(switches), settings)
+
+
+def _per_target(line: Mapping[str, Any]) -> Any:
+    """Mean cross-entropy of a step's targets; the loss of a mixture is that of its objectives by weight."""
+    if not (losses := line.get("losses")):
+        return line.get("loss")
+    targets = line["targets"]
+    return sum(losses[name] * targets[name] for name in losses) / sum(targets[name] for name in losses)
 
 
 def _evaluation(line: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
