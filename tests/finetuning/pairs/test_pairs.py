@@ -312,7 +312,6 @@ def test_a_model_without_its_head_is_refused(tmp_path, trained):
         finetune("pairs", tmp_path / "headless", test=file, output=tmp_path / "out")
 
 
-@pytest.mark.costs(10)
 def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path, trained, monkeypatch, capsys):
     """Beside a task that is trained; the cell is what `toolkit score` gives alone, and is not run twice."""
     monkeypatch.setattr(program, "open_executor", lambda *_, **__: nullcontext(Inline(1)))
