@@ -10,21 +10,21 @@ from tests.support.runs import RunCase, write_run
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
 
-_PHASE = 2
+_PHASE = 1
 _RAMP = f"""
 [[schedule]]
 mix = [
     {{objective = "clm", share = {{from = 0.75, to = 0.25}}, weight = 1.5}},
     {{objective = "mlm", share = {{from = 0.25, to = 0.75}}}},
 ]
-steps = {_PHASE}
+steps = {2 * _PHASE}
 """
 _PIPELINED = ("parallel.pp=2",)
 _FP32, _BF16 = gradient_tolerance(torch.float32), gradient_tolerance(torch.bfloat16)
 
 
 def _write_run(folder: Path) -> Path:
-    """Three phases: CLM, MLM, and from the one to the other in a ramp."""
+    """Three phases: CLM, MLM, and from the one to the other in a ramp, which is twice as long."""
     run_file = write_run(folder, phase_steps=_PHASE)
     run_file.write_text(run_file.read_text() + _RAMP)
     return run_file
@@ -45,7 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
             variants += [(stage, ("parallel.tp=2",)) for stage in stages]
             variants += [("pipeline", ("parallel.pp=2", "train.activation_checkpointing=selective"))]
         if world_size > 1:
-            variants += [("pipeline", ("parallel.pp=2",))]
+            # Each stage has two micro-batches.
+            variants += [("pipeline", ("parallel.pp=2", f"train.micro_batch_rows={8 // world_size}"))]
         if world_size == 4:
             variants += [("pipeline", ("parallel.pp=2", "parallel.tp=2"))]
         names = [f"{Path(stage).stem} {' '.join(overrides)} ranks={world_size}" for stage, overrides in variants]
@@ -60,9 +61,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, o
 
 def test_losses_are_equal(runs):
     (first, reference), *others = runs.items()
-    assert len(reference) == 3 * _PHASE + 1
+    assert len(reference) == 4 * _PHASE + 1
     for name, lines in others:
-        assert [line["step"] for line in lines] == list(range(3 * _PHASE + 1)), name
+        assert [line["step"] for line in lines] == list(range(4 * _PHASE + 1)), name
         for expected, found in zip(reference[1:], lines[1:], strict=True):
             assert found["loss"] == pytest.approx(expected["loss"], rel=_FP32), (first, name, found["step"])
             assert found["targets"] == expected["targets"]

@@ -117,29 +117,34 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
                 for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
                     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
         counts.append(dict(graphs))
+        # The next test evaluates blocks of three types.
         with torch.no_grad():
-            for name in _CUTS:
+            for name in _CUTS if types == 1 else ():
                 _loss(compiled, _layout(name, 5), kind, 5)
     # The blocks and the last block.
     assert counts[0] == {"forward": types + 1, "backward": types + 1}
-    assert graphs == {"forward": 2 * len(kinds) * (types + 1), "backward": len(kinds) * (types + 1)}
+    modes = 2 if types == 1 else 1
+    assert graphs == {"forward": modes * len(kinds) * (types + 1), "backward": len(kinds) * (types + 1)}
     codes = [type(compiled.model.layers[number]).forward.__code__ for number in (0, -1)]
-    assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [2 * len(kinds) * types, 2 * len(kinds)]
+    assert [len(_debug_get_cache_entry_list(code)) for code in codes] == [
+        modes * len(kinds) * types,
+        modes * len(kinds),
+    ]
 
 
 def test_rows_of_several_lengths_are_compiled_each(graphs: Counter[str]) -> None:
-    """As phases have them: three lengths, both kinds, blocks of three types; without gradients, which trace faster."""
+    """As phases have them: two lengths, both kinds, blocks of three types; without gradients, which trace faster."""
     encoder = _encoder(traced_flash, **MODEL_OPTIONS["modernbert"], num_hidden_layers=4)
     compile_blocks_(encoder)
     encoder.lm_head.form = EAGER
     positions_N = torch.arange(6)
-    for length in (8, 16, 24):
+    for length in (8, 16):
         layout = SegmentLayout.from_segments(torch.ones(2, length), positions_N=positions_N.numpy())
         ids_BS = torch.ones(2, length, dtype=torch.int64)
         for kind in AttentionKind:
             with torch.no_grad():
                 encoder(ids_BS, layout, kind, positions_N=positions_N, labels_N=positions_N, scale=1.0)
-    assert len(_debug_get_cache_entry_list(Block.forward.__code__)) == 3 * 3 * len(AttentionKind)
+    assert len(_debug_get_cache_entry_list(Block.forward.__code__)) == 2 * 3 * len(AttentionKind)
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -87,7 +87,7 @@ def _last_step(run_folder: Path) -> int:
 
 
 def _train(run_file: Path, folder: Path, layout: Layout) -> "subprocess.Popen[bytes]":
-    settings = (*_LONG, *layout.overrides, f"run.dir={folder}")
+    settings = (*_LONG, *layout.overrides, "train.micro_batch_rows=2", f"run.dir={folder}")
     options = [part for setting in settings for part in ("--set", setting)]
     command = [sys.executable, "-m", "toolkit.cli", "train", str(run_file), "--ds-config", layout.ds_config]
     command += ["--num-procs", str(layout.ranks), *options]

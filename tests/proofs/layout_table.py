@@ -102,7 +102,12 @@ class Runs:
 
     def want(self, layout: Layout, name: str, overrides: Sequence[str]) -> None:
         """Have `make` train it."""
-        self._wanted[layout, name] = (*layout.overrides, *overrides, f"run.dir={self._at(layout, name)}")
+        self._wanted[layout, name] = (
+            *layout.overrides,
+            "train.micro_batch_rows=2",
+            *overrides,
+            f"run.dir={self._at(layout, name)}",
+        )
 
     def make(self) -> None:
         """Train all that are wanted; those with equally many ranks in one process group after another."""

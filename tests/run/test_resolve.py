@@ -72,7 +72,7 @@ def test_steps_whose_rows_only_small_micro_batches_divide_are_told(tmp_path):
     (told,) = [line for line in _choices(run_file, *phase) if "slow" in line]
     assert told.startswith(f"steps of 17 {slow}")
     text = run_file.replace("run.toml", "unset.toml")
-    Path(text).write_text(Path(run_file).read_text().replace("micro_batch_rows = 2\n", ""))
+    Path(text).write_text(Path(run_file).read_text().replace("micro_batch_rows = 4\n", ""))
     (told,) = [line for line in _choices(text, "train.global_batch_rows=13") if "slow" in line]
     assert told.startswith(f"steps of 13 {slow}")
     assert not [line for line in _choices(text, "train.global_batch_rows=16") if "slow" in line]
@@ -174,7 +174,7 @@ def test_ranks_read_what_was_resolved(tmp_path):
 def test_a_run_has_one_plan_of_steps_and_is_divided_once(tmp_path, monkeypatch, gpu_bytes):
     """Also where the tokenizer decides the vocabulary, which what fits in a GPU's memory depends on."""
     run_file, made, divided = write_run(tmp_path), [], []
-    unset = ("vocab_size = 97", "micro_batch_rows = 2", 'precision = "fp32"')
+    unset = ("vocab_size = 97", "micro_batch_rows = 4", 'precision = "fp32"')
     run_file.write_text("\n".join(line for line in run_file.read_text().splitlines() if line not in unset))
     monkeypatch.setattr(gpus, "has_gpu", lambda: gpu_bytes is not None)
     monkeypatch.setattr(gpus, "gpu_bytes", lambda: gpu_bytes)

@@ -21,7 +21,7 @@ class Layout:
     @property
     def overrides(self) -> tuple[str, ...]:
         """Settings that ask for it."""
-        return (f"parallel.tp={self.tp}", f"parallel.pp={self.pp}", "train.micro_batch_rows=2")
+        return (f"parallel.tp={self.tp}", f"parallel.pp={self.pp}")
 
     def __str__(self) -> str:
         degrees = (("dp", self.dp), ("tp", self.tp), ("pp", self.pp))

@@ -54,7 +54,7 @@ objective = "mlm"
 steps = {phase_steps}
 [train]
 global_batch_rows = 8
-micro_batch_rows = 2
+micro_batch_rows = 4
 [lr]
 peak = 1e-2
 warmup_steps = {max(1, phase_steps // 5)}

@@ -22,7 +22,7 @@ from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 from toolkit.testing.distributed import run_distributed
 from toolkit.training.pretrain import StopRequest
 
-_PHASE, _EVERY = 4, 4
+_PHASE, _EVERY = 3, 3
 _LAST = 2 * _PHASE
 _SAVING = (f"checkpoint.every={_EVERY}", "checkpoint.keep=9")
 
