@@ -404,8 +404,8 @@ FAULTS = (
     Fault(
         name="attention by products: a position sees one token ahead",
         path="toolkit/model/kernels/plain_attention.py",
-        old=".triu_(1), float",
-        new=".triu_(2), float",
+        old=".triu(1), float",
+        new=".triu(2), float",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(
@@ -423,15 +423,22 @@ FAULTS = (
         tests=("tests/model/test_attention.py",),
     ),
     Fault(
-        name="attention: a position sees one token beyond its window",
-        path="toolkit/model/kernels/plain_attention.py",
+        name="attention in bands: a position sees one token beyond its window",
+        path="toolkit/model/kernels/window_attention.py",
         old="distance_LM >= -window",
         new="distance_LM >= -window - 1",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(
-        name="attention: under a window, a position sees the segments behind its own",
+        name="attention by products: a position sees one token beyond its window",
         path="toolkit/model/kernels/plain_attention.py",
+        old="own - window - 1",
+        new="own - window - 2",
+        tests=("tests/model/test_attention.py",),
+    ),
+    Fault(
+        name="attention: under a window, a position sees the segments behind its own",
+        path="toolkit/model/kernels/window_attention.py",
         old="query_nL1 == key_n1M",
         new="query_nL1 <= key_n1M",
         tests=("tests/model/test_attention.py",),

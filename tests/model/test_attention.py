@@ -6,29 +6,37 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
 from toolkit.model.attention import MixedAttention, SegmentAttention, attend, attend_by_flash
-from toolkit.model.kernels import plain_attention
+from toolkit.model.kernels import plain_attention, window_attention
 from toolkit.model.kernels.flash import suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window, multiply_bands
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.kernels.window_attention import (
+    attend_bands_by_sdpa,
+    attend_in_bands,
+    bands_are_cheaper,
+    multiply_bands,
+)
 from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import dense_visibility
 from toolkit.testing.tolerances import tolerance
 
 
 def _by_products(*inputs: Any, window: int | None = None) -> Tensor:
-    return attend_by_bmm(*inputs) if window is None else attend_in_window(*inputs, window, products=multiply_bands)
+    return attend_by_bmm(*inputs, window)
+
+
+def _by_bands(*inputs: Any, window: int | None = None) -> Tensor:
+    return _by_products(*inputs) if window is None else attend_in_bands(*inputs, window, products=multiply_bands)
 
 
 def _by_sdpa(*inputs: Any, window: int | None = None) -> Tensor:
     return (
-        attend_by_sdpa(*inputs)
-        if window is None
-        else attend_in_window(*inputs, window, products=scaled_dot_product_attention)
+        attend_by_sdpa(*inputs) if window is None else attend_in_bands(*inputs, window, products=attend_bands_by_sdpa)
     )
 
 
@@ -40,7 +48,7 @@ def _by_choice(*inputs: Any, window: int | None = None) -> Tensor:
     return attend(*inputs, window)
 
 
-KERNELS = [_by_products, _by_sdpa, _by_flash, _by_choice]
+KERNELS = [_by_products, _by_bands, _by_sdpa, _by_flash, _by_choice]
 Kernel = Callable[..., Tensor]
 
 
@@ -108,7 +116,7 @@ def test_kernels_equal_the_definition(
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 5)
+    monkeypatch.setattr(plain_attention, "CHUNK", 5)
     segments_BS = LAYOUTS[name]
     ours, theirs = _inputs(segments_BS, *heads, dtype=dtype), _inputs(segments_BS, *heads, dtype=dtype)
     output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS))
@@ -129,7 +137,8 @@ def test_windows_equal_the_definition(
     kernel: Kernel, name: str, kind: AttentionKind, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shorter than a band of queries, as long and longer; shorter than a segment, as long and longer."""
-    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 4)
+    monkeypatch.setattr(window_attention, "_SHORTEST_BAND", 4)
+    monkeypatch.setattr(plain_attention, "CHUNK", 4)
     segments_BS = LAYOUTS[name]
     ours, theirs = (_inputs(segments_BS, 4, 2, dtype=torch.float64) for _ in range(2))
     output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS), window=window)
@@ -185,8 +194,8 @@ def test_nothing_leaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Changing one position changes exactly the outputs that may see it, bit for bit; at the window's edges too."""
-    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 3)
-    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 3)
+    monkeypatch.setattr(window_attention, "_SHORTEST_BAND", 3)
+    monkeypatch.setattr(plain_attention, "CHUNK", 3)
     segments_BS = _segments([3, 4, -2, 5, -1], [8, 7])
     layout = SegmentLayout.from_segments(segments_BS)
     visible = torch.block_diag(*dense_visibility(segments_BS, kind, window))
@@ -201,16 +210,19 @@ def test_nothing_leaks(
             assert torch.equal(is_changed, visible[:, position] != 0), f"position {position}"
 
 
+@pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_padding_gives_zero_even_where_it_is_not_a_number(kernel: Kernel, kind: AttentionKind) -> None:
+def test_padding_gives_zero_even_where_it_is_not_a_number(
+    kernel: Kernel, kind: AttentionKind, window: int | None
+) -> None:
     segments_BS = _segments([3, 5, -4], [-12])
     is_padding = segments_BS.flatten() == 0
     inputs = _inputs(segments_BS, 4, 2, dtype=torch.float32)
     with torch.no_grad():
         for part in inputs:
             part[is_padding] = float("nan")
-    output = kernel(*inputs, kind, SegmentLayout.from_segments(segments_BS))
+    output = kernel(*inputs, kind, SegmentLayout.from_segments(segments_BS), window=window)
     output.sum().backward()
     assert not output[is_padding].any()
     assert output[~is_padding].isfinite().all()
@@ -219,15 +231,45 @@ def test_padding_gives_zero_even_where_it_is_not_a_number(kernel: Kernel, kind: 
         assert part.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("kind", AttentionKind)
-def test_long_segments_take_the_other_kernel_and_agree(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sees_far_takes_torchs_attention_and_agrees(
+    kind: AttentionKind, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     segments_BS = LAYOUTS["two cuts"]
     layout = SegmentLayout.from_segments(segments_BS)
     inputs = _inputs(segments_BS, 4, 2, dtype=torch.float64)
-    short = attend(*inputs, kind, layout)
+    near = attend(*inputs, kind, layout, window)
     monkeypatch.setattr(module, "_LONGEST_FOR_BMM", 8)
-    monkeypatch.setattr(module, "attend_by_bmm", None)
-    torch.testing.assert_close(attend(*inputs, kind, layout), short, **tolerance(torch.float64))
+    for name in ("attend_by_bmm", "multiply_bands"):
+        monkeypatch.setattr(module, name, None)
+    torch.testing.assert_close(attend(*inputs, kind, layout, window), near, **tolerance(torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "window", "dtype", "expected"),
+    [
+        ([512] * 8, 64, torch.bfloat16, True),
+        ([512] * 8, 64, torch.float32, False),
+        ([20, 30] * 50, 64, torch.bfloat16, True),
+        # A window that hides nothing of all segments but one.
+        ([700, *[100] * 30], 256, torch.bfloat16, False),
+    ],
+)
+def test_bands_where_they_are_cheaper(lengths: list[int], window: int, dtype: torch.dtype, expected: bool) -> None:
+    layout = SegmentLayout.from_segments(_segments(lengths))
+    query = torch.empty(sum(lengths), 4, 64, dtype=dtype)
+    assert bands_are_cheaper(query, AttentionKind.BIDIRECTIONAL, layout, window) is expected
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("kind", AttentionKind)
+def test_torchs_attention_keeps_no_probabilities(kind: AttentionKind, window: int | None) -> None:
+    """It takes its plain way, which keeps them, for a mask of three dimensions; here that way is closed."""
+    segments_BS = LAYOUTS["two cuts"]
+    inputs = _inputs(segments_BS, 4, 2, dtype=torch.float32)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        _by_sdpa(*inputs, kind, SegmentLayout.from_segments(segments_BS), window=window).sum().backward()
 
 
 def test_layout_by_hand() -> None:

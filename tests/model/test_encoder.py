@@ -13,7 +13,7 @@ from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, SegmentLayout, attention, compile_blocks_
 from toolkit.model.encoder import SelfAttention
-from toolkit.model.kernels import plain_attention
+from toolkit.model.kernels import plain_attention, window_attention
 from toolkit.testing import models
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hub_tensors, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance
@@ -44,8 +44,8 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shar
         monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
     if request.param == "sdpa":
         monkeypatch.setattr(attention, "_LONGEST_FOR_BMM", 0)
-    monkeypatch.setattr(plain_attention, "_CAUSAL_CHUNK", 4)
-    monkeypatch.setattr(plain_attention, "_SHORTEST_BAND", 4)
+    monkeypatch.setattr(plain_attention, "CHUNK", 4)
+    monkeypatch.setattr(window_attention, "_SHORTEST_BAND", 4)
     return str(request.param)
 
 

@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, attend_in_window, multiply_bands
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.kernels.window_attention import (
+    attend_bands_by_sdpa,
+    attend_in_bands,
+    bands_are_cheaper,
+    multiply_bands,
+)
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 _LONGEST_FOR_BMM = 1024
@@ -139,14 +144,15 @@ def attend(
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
     if window is not None and window >= layout.longest - 1:
         window = None
-    seen = layout.longest if window is None else 3 * window
+    seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
     # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
     keeps_probs = query.device.type == "cpu" and seen <= _LONGEST_FOR_BMM
-    if window is not None:
-        products = multiply_bands if keeps_probs else scaled_dot_product_attention
-        return attend_in_window(query_THE, key_TKE, value_TKE, kind, layout, window, products=products)
-    by_spans = attend_by_bmm if keeps_probs else attend_by_sdpa
-    return by_spans(query_THE, key_TKE, value_TKE, kind, layout)
+    if window is not None and (not keeps_probs or bands_are_cheaper(query, kind, layout, window)):
+        products = multiply_bands if keeps_probs else attend_bands_by_sdpa
+        return attend_in_bands(query_THE, key_TKE, value_TKE, kind, layout, window, products=products)
+    if keeps_probs:
+        return attend_by_bmm(query_THE, key_TKE, value_TKE, kind, layout, window)
+    return attend_by_sdpa(query_THE, key_TKE, value_TKE, kind, layout)
 
 
 def attend_by_flash(

@@ -1,24 +1,17 @@
-"""Attention inside segments by plain torch: where no flash kernel takes the tensors.
+"""Attention inside segments by plain torch, one segment after another: where no flash kernel takes the tensors."""
 
-Under a window, products are cut by position and not by segment: their number does not grow with that of the segments.
-"""
-
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.segments import SegmentLayout, Span
 
-_CAUSAL_CHUNK = 128
-# Neighbouring queries that share a product under a narrower window. About as wide as ModernBERT's to each side.
-_SHORTEST_BAND = 64
-
-BandProducts = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From queries, keys and values of bands, and a mask of what is seen, to the outputs."""
+CHUNK = 128
+"""Neighbouring queries of one product, where one of all queries with all keys would mostly be hidden."""
 
 
 def attend_by_sdpa(
@@ -54,74 +47,59 @@ def attend_by_sdpa(
 
 
 def attend_by_bmm(
-    query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout
-) -> Tensor:
-    """`toolkit.model.attention.attend` by batched matrix products with the probabilities kept: for the CPU and segments
-    of up to about 1,000 positions.
-    """
-    output_THE: Tensor = _BmmAttention.apply(query_THE, key_TKE, value_TKE, kind, layout)  # type: ignore[no-untyped-call]
-    return output_THE
-
-
-def attend_in_window(
     query_THE: Tensor,
     key_TKE: Tensor,
     value_TKE: Tensor,
     kind: AttentionKind,
     layout: SegmentLayout,
-    window: int,
-    *,
-    products: BandProducts,
+    window: int | None = None,
 ) -> Tensor:
-    """`toolkit.model.attention.attend` under a window: bands of neighbouring queries, over the keys around each.
-
-    Args:
-        products: `multiply_bands`, or torch's attention, where `attend_by_bmm` or `attend_by_sdpa` would be taken.
+    """`toolkit.model.attention.attend` by batched matrix products with the probabilities kept: for the CPU, where a
+    position sees up to about 1,000 others.
     """
-    num_key_value_heads = key_TKE.shape[1]
-    group = query_THE.shape[1] // num_key_value_heads
-    if any(span.is_padding for span in layout.spans):
-        # Padding is a segment of its own here: of zeros, whatever stands there, so that its output is 0 too.
-        query_THE, key_TKE, value_TKE = (
-            torch.where(layout.is_real_T[:, None, None], part, 0) for part in (query_THE, key_TKE, value_TKE)
-        )
-    length = max(window, _SHORTEST_BAND)
-    around = (window, 0 if kind is AttentionKind.CAUSAL else window)
-    # n bands of L queries and M keys; the query heads that share a key-value head are rows of one product.
-    query_HnLE = _bands(query_THE, length, (0, 0))
-    query_KnRE = query_HnLE.view(num_key_value_heads, group, *query_HnLE.shape[1:]).transpose(1, 2).flatten(2, 3)
-    key_KnME, value_KnME = _bands(key_TKE, length, around), _bands(value_TKE, length, around)
-    is_seen_nRM = _seen_in_bands(kind, layout, window, length, around).repeat(1, group, 1)
-    output_KnRE = products(query_KnRE, key_KnME, value_KnME, is_seen_nRM)
-    output_KnGLE = output_KnRE.view(num_key_value_heads, -1, group, length, query_THE.shape[2])
-    return output_KnGLE.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[: len(query_THE)]
+    output_THE: Tensor = _BmmAttention.apply(query_THE, key_TKE, value_TKE, kind, layout, window)  # type: ignore[no-untyped-call]
+    return output_THE
 
 
-def multiply_bands(query_KnRE: Tensor, key_KnME: Tensor, value_KnME: Tensor, is_seen_nRM: Tensor) -> Tensor:
-    """Attention of the queries of each band over the keys they see, (K, n, R, E), with the probabilities kept."""
-    output_KnRE: Tensor = _BandProducts.apply(query_KnRE, key_KnME, value_KnME, is_seen_nRM)  # type: ignore[no-untyped-call]
-    return output_KnRE
+@dataclass(frozen=True)
+class _Chunk:
+    """Neighbouring queries of a segment, `first` to `stop`, and the keys that any of them sees."""
+
+    first: int
+    stop: int
+    first_key: int
+    stop_key: int
+
+    def hide_(self, scores: Tensor, kind: AttentionKind, window: int | None) -> Tensor:
+        """Set to -inf, in place, what a query may not see: (..., queries, keys)."""
+        everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        # The first query is key number `own` of those here.
+        own = self.first - self.first_key
+        if kind is AttentionKind.CAUSAL:
+            scores[..., own:].masked_fill_(everything[:, own:].triu(1), float("-inf"))
+        if window is not None:
+            is_far = everything.tril(own - window - 1)
+            if kind is AttentionKind.BIDIRECTIONAL:
+                is_far |= everything.triu(own + window + 1)
+            scores.masked_fill_(is_far, float("-inf"))
+        return scores
 
 
-def _bands(tensor_THE: Tensor, length: int, around: tuple[int, int]) -> Tensor:
-    """(T, H, E) -> (H, n, M, E): bands of `length` positions, with so many before and behind each; 0 beyond them."""
-    bands_HnME: Tensor = _Bands.apply(tensor_THE, length, *around)  # type: ignore[no-untyped-call]
-    return bands_HnME
+def _chunks(length: int, kind: AttentionKind, window: int | None) -> list[_Chunk]:
+    """Chunks of one product each, which leave out most of what would be hidden."""
+    is_causal = kind is AttentionKind.CAUSAL
+    size = length if window is None and not is_causal else CHUNK
+    window = length if window is None else window
+    stops = [min(first + size, length) for first in range(0, length, size)]
+    return [
+        _Chunk(first, stop, max(0, first - window), stop if is_causal else min(length, stop + window))
+        for first, stop in zip([0, *stops], stops, strict=False)
+    ]
 
 
-def _seen_in_bands(
-    kind: AttentionKind, layout: SegmentLayout, window: int, length: int, around: tuple[int, int]
-) -> Tensor:
-    """Keys that each query sees, (n, length, M) bool. All see themselves, those beyond the last position too."""
-    places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
-    # A segment is known by its first position.
-    first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
-    query_nL1 = _bands(first_T11, length, (0, 0))[0]
-    key_n1M = _bands(first_T11, length, around)[0].transpose(1, 2)
-    query_L1 = torch.arange(length, device=places_T.device)[:, None]
-    distance_LM = torch.arange(-around[0], length + around[1], device=places_T.device) - query_L1
-    furthest = 0 if kind is AttentionKind.CAUSAL else window
-    return (query_nL1 == key_n1M) & (distance_LM >= -window) & (distance_LM <= furthest)
+def _narrowed(window: int | None, length: int) -> int | None:
+    """The window where it hides something of a segment."""
+    return None if window is None or window >= length - 1 else window
 
 
 def _heads_first(tensor_THE: Tensor, span: Span, num_key_value_heads: int) -> Tensor:
@@ -138,27 +116,18 @@ def _put_back(target_THE: Tensor, span: Span, part: Tensor) -> None:
     view.copy_(part.view(span.count, num_key_value_heads, -1, span.length, part.shape[-1]).permute(0, 3, 1, 2, 4))
 
 
-def _query_chunks(length: int, kind: AttentionKind) -> list[tuple[int, int, int]]:
-    """(first query, one past the last query, one past the last key) of each product over one segment."""
-    if kind is AttentionKind.BIDIRECTIONAL:
-        return [(0, length, length)]
-    # In chunks, a causal product leaves out most of the half that the mask would hide.
-    stops = [min(start + _CAUSAL_CHUNK, length) for start in range(0, length, _CAUSAL_CHUNK)]
-    return [(start, stop, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-
-
-def _hide_later_(scores: Tensor) -> None:
-    """Set to -inf, in place, what a query may not see: the square's part above the diagonal."""
-    size = scores.shape[-1]
-    scores.masked_fill_(torch.ones(size, size, dtype=torch.bool, device=scores.device).triu_(1), float("-inf"))
-
-
 class _BmmAttention(torch.autograd.Function):
     """See `attend_by_bmm`. The query heads that share a key-value head are rows of one product."""
 
     @staticmethod
     def forward(
-        ctx: Any, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout
+        ctx: Any,
+        query_THE: Tensor,
+        key_TKE: Tensor,
+        value_TKE: Tensor,
+        kind: AttentionKind,
+        layout: SegmentLayout,
+        window: int | None,
     ) -> Tensor:
         num_key_value_heads, scale = key_TKE.shape[1], query_THE.shape[2] ** -0.5
         output_THE = torch.zeros_like(query_THE, memory_format=torch.contiguous_format)
@@ -172,21 +141,22 @@ class _BmmAttention(torch.autograd.Function):
             value = _heads_first(value_TKE, span, num_key_value_heads).squeeze(1)
             output = torch.empty_like(query)
             kept += [query, key, value]
-            for first, stop, last_key in _query_chunks(span.length, kind):
-                rows = query[:, :, first:stop].flatten(1, 2)
-                scores = torch.bmm(rows, key[:, :last_key].transpose(1, 2))
-                if kind is AttentionKind.CAUSAL:
-                    _hide_later_(scores.view(*query.shape[:2], stop - first, last_key)[..., first:])
+            narrow = _narrowed(window, span.length)
+            for chunk in _chunks(span.length, kind, narrow):
+                queries, keys = slice(chunk.first, chunk.stop), slice(chunk.first_key, chunk.stop_key)
+                scores = torch.bmm(query[:, :, queries].flatten(1, 2), key[:, keys].transpose(1, 2))
+                chunk.hide_(scores.view(*query.shape[:2], -1, scores.shape[-1]), kind, narrow)
                 probs = torch.softmax(scores, dim=-1)
-                output[:, :, first:stop] = torch.bmm(probs, value[:, :last_key]).view_as(output[:, :, first:stop])
+                output[:, :, queries] = torch.bmm(probs, value[:, keys]).view_as(output[:, :, queries])
                 kept.append(probs)
             _put_back(output_THE, span, output)
         ctx.save_for_backward(*kept)
-        ctx.kind, ctx.layout, ctx.scale, ctx.num_key_value_heads = kind, layout, scale, num_key_value_heads
+        ctx.kind, ctx.layout, ctx.window = kind, layout, window
+        ctx.scale, ctx.num_key_value_heads = scale, num_key_value_heads
         return output_THE
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (d_output_THE,) = grad_outputs
         d_query_THE = torch.zeros_like(d_output_THE, memory_format=torch.contiguous_format)
         shape_TKE = (d_output_THE.shape[0], ctx.num_key_value_heads, d_output_THE.shape[2])
@@ -199,66 +169,23 @@ class _BmmAttention(torch.autograd.Function):
             d_output = _heads_first(d_output_THE, span, ctx.num_key_value_heads)
             d_query = torch.empty_like(query)
             d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
-            for first, stop, last_key in _query_chunks(span.length, ctx.kind):
+            for chunk in _chunks(span.length, ctx.kind, _narrowed(ctx.window, span.length)):
+                queries, keys = slice(chunk.first, chunk.stop), slice(chunk.first_key, chunk.stop_key)
                 probs = next(kept)
-                d_rows = d_output[:, :, first:stop].flatten(1, 2)
-                rows = query[:, :, first:stop]
-                parts = _d_products(d_rows, rows.flatten(1, 2), key[:, :last_key], value[:, :last_key], probs)
-                d_query[:, :, first:stop] = parts[0].view_as(rows)
-                d_key[:, :last_key] += parts[1]
-                d_value[:, :last_key] += parts[2]
+                rows = query[:, :, queries]
+                parts = d_products(
+                    d_output[:, :, queries].flatten(1, 2), rows.flatten(1, 2), key[:, keys], value[:, keys], probs
+                )
+                d_query[:, :, queries] = parts[0].view_as(rows)
+                d_key[:, keys] += parts[1]
+                d_value[:, keys] += parts[2]
             _put_back(d_query_THE, span, d_query.mul_(ctx.scale))
             _put_back(d_key_TKE, span, d_key[:, None])
             _put_back(d_value_TKE, span, d_value[:, None])
-        return d_query_THE, d_key_TKE, d_value_TKE, None, None
+        return d_query_THE, d_key_TKE, d_value_TKE, None, None, None
 
 
-class _Bands(torch.autograd.Function):
-    """See `_bands`."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor_THE: Tensor, length: int, before: int, behind: int) -> Tensor:
-        ctx.num_positions, ctx.length, ctx.before, ctx.behind = len(tensor_THE), length, before, behind
-        filling = -len(tensor_THE) % length
-        padded_HTE = pad(tensor_THE.transpose(0, 1), (0, 0, before, behind + filling))
-        return _overlapping(padded_HTE, length, before + length + behind).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (d_bands_HnME,) = grad_outputs
-        length, before = ctx.length, ctx.before
-        own = slice(before, before + length)
-        d_padded_HTE = pad(d_bands_HnME[:, :, own].flatten(1, 2), (0, 0, before, ctx.behind))
-        # Neither part is longer than a band, so none overlaps with those of the neighbours.
-        for part in (slice(before), slice(before + length, None)):
-            _overlapping(d_padded_HTE, length, d_bands_HnME.shape[2])[:, :, part].add_(d_bands_HnME[:, :, part])
-        return d_padded_HTE[:, before : before + ctx.num_positions].transpose(0, 1), None, None, None
-
-
-def _overlapping(padded_HTE: Tensor, length: int, size: int) -> Tensor:
-    """A view of stretches of `size` positions, one every `length`: (H, n, size, E)."""
-    return padded_HTE.unfold(1, size, length).transpose(2, 3)
-
-
-class _BandProducts(torch.autograd.Function):
-    """See `multiply_bands`."""
-
-    @staticmethod
-    def forward(ctx: Any, query_KnRE: Tensor, key_KnME: Tensor, value_KnME: Tensor, is_seen_nRM: Tensor) -> Tensor:
-        ctx.scale = query_KnRE.shape[-1] ** -0.5
-        query_KnRE = query_KnRE * ctx.scale
-        scores_KnRM = query_KnRE @ key_KnME.transpose(-1, -2)
-        probs_KnRM = torch.softmax(scores_KnRM.masked_fill_(~is_seen_nRM, float("-inf")), dim=-1)
-        ctx.save_for_backward(query_KnRE, key_KnME, value_KnME, probs_KnRM)
-        return probs_KnRM @ value_KnME
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        d_query_KnRE, d_key_KnME, d_value_KnME = _d_products(grad_outputs[0], *ctx.saved_tensors)
-        return d_query_KnRE.mul_(ctx.scale), d_key_KnME, d_value_KnME, None
-
-
-def _d_products(
+def d_products(
     d_output: Tensor, query: Tensor, key: Tensor, value: Tensor, probs: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of (scaled) queries, keys and values of one or more products, each (..., rows, E)."""

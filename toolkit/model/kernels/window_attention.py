@@ -1,0 +1,162 @@
+"""Attention under a window by plain torch, all segments at once: where no flash kernel takes the tensors.
+
+Positions are cut into bands of neighbouring queries, whatever segments they belong to, each with the keys around it; a
+mask hides other segments and what is too far. So the number of products does not grow with that of the segments.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from toolkit.core.types import AttentionKind
+from toolkit.model.kernels.plain_attention import CHUNK, d_products
+from toolkit.model.segments import SegmentLayout
+
+# A band's queries under a narrower window. About as wide as ModernBERT's to each side.
+_SHORTEST_BAND = 64
+# In 16 bits, a product takes as long as if it multiplied so many numbers more (measured: oneDNN on Zen 4).
+_NUMBERS_PER_PRODUCT = 2_000_000
+
+BandProducts = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+"""From queries, (K, n, R, E), keys and values, (K, P, E), what is seen, (1, n, R, M), and L to outputs, (K, n, R, E).
+
+There are n bands of L queries and M keys, and band i has those from i x L on, of P padded positions. The R = L x H / K
+queries that share a key-value head are rows of one product.
+"""
+
+
+def attend_in_bands(
+    query_THE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    kind: AttentionKind,
+    layout: SegmentLayout,
+    window: int,
+    *,
+    products: BandProducts,
+) -> Tensor:
+    """`toolkit.model.attention.attend` under a window.
+
+    Args:
+        products: `multiply_bands` or `attend_bands_by_sdpa`.
+    """
+    num_key_value_heads = key_TKE.shape[1]
+    group = query_THE.shape[1] // num_key_value_heads
+    has_padding = any(span.is_padding for span in layout.spans)
+    is_real_T11 = layout.is_real_T[:, None, None]
+    if has_padding:
+        # Padding is a segment of its own here: of zeros, whatever stands there, which nothing else is multiplied by.
+        query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
+    length, before, behind = _band(kind, window)
+    query_HTE = _padded(query_THE, length)
+    query_KGnLE = query_HTE.view(num_key_value_heads, group, -1, length, query_HTE.shape[-1])
+    # With all four dimensions: for a mask of three, torch's attention would keep every probability.
+    is_seen_1nRM = _seen_in_bands(kind, layout, window).repeat(1, group, 1)[None]
+    output_KnRE = products(
+        query_KGnLE.transpose(1, 2).flatten(2, 3),
+        _padded(key_TKE, length, before, behind),
+        _padded(value_TKE, length, before, behind),
+        is_seen_1nRM,
+        length,
+    )
+    output_KnGLE = output_KnRE.view(num_key_value_heads, -1, group, length, query_THE.shape[2])
+    output_THE = output_KnGLE.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[: len(query_THE)]
+    return torch.where(is_real_T11, output_THE, 0) if has_padding else output_THE
+
+
+def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int) -> bool:
+    """True where `attend_in_bands` is faster than `attend_by_bmm`, on a CPU.
+
+    In fp32 what counts is how much is multiplied, and where bands save any of that, they save less than they cost in
+    memory. In 16 bits it also counts how many products that is.
+    """
+    if query_THE.dtype.itemsize > 2:
+        return False
+    length, before, behind = _band(kind, window)
+    width = query_THE[0].numel()
+    by_segment = 0
+    for span in layout.spans:
+        if not span.is_padding:
+            by_segment += span.count * span.length * min(span.length, CHUNK + before + behind) * width
+            by_segment += _NUMBERS_PER_PRODUCT * -(-span.length // CHUNK)
+    return len(query_THE) * (length + before + behind) * width <= by_segment
+
+
+def multiply_bands(query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int) -> Tensor:
+    """`BandProducts` by batched matrix products with the probabilities kept, as `attend_by_bmm`."""
+    output_KnRE: Tensor = _BandProducts.apply(query_KnRE, key_KPE, value_KPE, is_seen_1nRM, length)  # type: ignore[no-untyped-call]
+    return output_KnRE
+
+
+def attend_bands_by_sdpa(
+    query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int
+) -> Tensor:
+    """`BandProducts` by torch's attention, as `attend_by_sdpa`."""
+    key_KnME, value_KnME = (_bands(part, length, is_seen_1nRM.shape[-1]) for part in (key_KPE, value_KPE))
+    return scaled_dot_product_attention(query_KnRE, key_KnME, value_KnME, attn_mask=is_seen_1nRM)
+
+
+def _band(kind: AttentionKind, window: int) -> tuple[int, int, int]:
+    """Queries of a band, and keys before and behind them."""
+    return max(window, _SHORTEST_BAND), window, 0 if kind is AttentionKind.CAUSAL else window
+
+
+def _padded(tensor_THE: Tensor, length: int, before: int = 0, behind: int = 0) -> Tensor:
+    """(T, H, E) -> (H, P, E): with zeros up to a multiple of `length`, and so many before and behind."""
+    return pad(tensor_THE.transpose(0, 1), (0, 0, before, behind + -len(tensor_THE) % length))
+
+
+def _bands(padded_HPE: Tensor, length: int, size: int) -> Tensor:
+    """Stretches of `size` positions, one every `length`: (H, n, size, E)."""
+    return padded_HPE.unfold(1, size, length).transpose(2, 3).contiguous()
+
+
+def _seen_in_bands(kind: AttentionKind, layout: SegmentLayout, window: int) -> Tensor:
+    """Keys that each query sees, (n, L, M) bool. All see themselves, those beyond the last position too."""
+    length, before, behind = _band(kind, window)
+    places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
+    # A segment is known by its first position.
+    first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
+    query_nL1 = _padded(first_T11, length).view(-1, length, 1)
+    key_n1M = _bands(_padded(first_T11, length, before, behind), length, before + length + behind)[0].transpose(1, 2)
+    query_L1 = torch.arange(length, device=places_T.device)[:, None]
+    distance_LM = torch.arange(-before, length + behind, device=places_T.device) - query_L1
+    return (query_nL1 == key_n1M) & (distance_LM >= -window) & (distance_LM <= behind)
+
+
+class _BandProducts(torch.autograd.Function):
+    """See `multiply_bands`. Keeps keys and values once, and not as often as bands have them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int
+    ) -> Tensor:
+        ctx.length, ctx.scale = length, query_KnRE.shape[-1] ** -0.5
+        query_KnRE = query_KnRE * ctx.scale
+        key_KnME, value_KnME = (_bands(part, length, is_seen_1nRM.shape[-1]) for part in (key_KPE, value_KPE))
+        scores_KnRM = query_KnRE @ key_KnME.transpose(2, 3)
+        probs_KnRM = torch.softmax(scores_KnRM.masked_fill_(~is_seen_1nRM, float("-inf")), dim=-1)
+        ctx.save_for_backward(query_KnRE, key_KPE, value_KPE, probs_KnRM)
+        return probs_KnRM @ value_KnME
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        query_KnRE, key_KPE, value_KPE, probs_KnRM = ctx.saved_tensors
+        key_KnME, value_KnME = (_bands(part, ctx.length, probs_KnRM.shape[-1]) for part in (key_KPE, value_KPE))
+        d_query_KnRE, *d_parts = d_products(grad_outputs[0], query_KnRE, key_KnME, value_KnME, probs_KnRM)
+        d_key_KPE, d_value_KPE = (_summed(part, key_KPE, ctx.length) for part in d_parts)
+        return d_query_KnRE.mul_(ctx.scale), d_key_KPE, d_value_KPE, None, None
+
+
+def _summed(d_bands_KnME: Tensor, padded_KPE: Tensor, length: int) -> Tensor:
+    """Gradient of padded positions from those of the bands that have them."""
+    d_padded_KPE = torch.zeros_like(padded_KPE)
+    size = d_bands_KnME.shape[2]
+    for first in range(0, size, length):
+        # No longer than the step from band to band, so that none of these parts overlap.
+        part = slice(first, first + length)
+        d_padded_KPE.unfold(1, size, length).transpose(2, 3)[:, :, part].add_(d_bands_KnME[:, :, part])
+    return d_padded_KPE
