@@ -48,7 +48,7 @@ def attend_in_bands(
     has_padding = any(span.is_padding for span in layout.spans)
     is_real_T11 = layout.is_real_T[:, None, None]
     if has_padding:
-        # Padding is a segment of its own here: of zeros, whatever stands there, which nothing else is multiplied by.
+        # Padding is a segment of its own here: of zeros, since hidden keys are multiplied too, and 0 x NaN is NaN.
         query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
     length, before, behind = _band(kind, window)
     query_HTE = _padded(query_THE, length)
@@ -70,8 +70,8 @@ def attend_in_bands(
 def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int) -> bool:
     """True where `attend_in_bands` is faster than `attend_by_bmm`, on a CPU.
 
-    In fp32 what counts is how much is multiplied, and where bands save any of that, they save less than they cost in
-    memory. In 16 bits it also counts how many products that is.
+    In 16 bits a product has a cost of its own, whatever its size, and bands are few of them. In fp32 it has none, and
+    products of each segment multiply less.
     """
     if query_THE.dtype.itemsize > 2:
         return False
