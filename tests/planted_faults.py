@@ -417,9 +417,9 @@ FAULTS = (
     ),
     Fault(
         name="attention: a window that hides the ends of a segment is taken for none",
-        path="toolkit/model/attention.py",
-        old="window >= layout.longest - 1",
-        new="window >= layout.longest - 2",
+        path="toolkit/model/kernels/plain_attention.py",
+        old="window >= length - 1 else",
+        new="window >= length - 2 else",
         tests=("tests/model/test_attention.py",),
     ),
     Fault(

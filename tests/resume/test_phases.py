@@ -41,7 +41,6 @@ def test_resume_around_every_boundary(tmp_path: Path, world_size: int) -> None:
     everywhere = ((3, 7), (4, 8), (5,))
     # A full layer without a norm, one with a window, and a full one.
     windows = (MODERNBERT, "model.num_hidden_layers=3", "model.tie_word_embeddings=true")
-    windows += ("model.local_rope_theta=10000.0",)
     layouts: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]]
     layouts = [("zero0", "fp32", everywhere, ()), ("zero1", "bf16", everywhere, ())]
     if world_size > 1:

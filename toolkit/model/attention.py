@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
-from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa
+from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, narrowed
 from toolkit.model.kernels.window_attention import (
     attend_bands_by_sdpa,
     attend_in_bands,
@@ -142,8 +142,7 @@ def attend(
     query = query_THE
     if suits_flash(query.device, query.dtype, query.shape[-1]) and (kernel := flash_kernel()) is not None:
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
-    if window is not None and window >= layout.longest - 1:
-        window = None
+    window = narrowed(window, layout.longest)
     seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
     # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
     keeps_probs = query.device.type == "cpu" and seen <= _LONGEST_FOR_BMM

@@ -97,8 +97,8 @@ def _chunks(length: int, kind: AttentionKind, window: int | None) -> list[_Chunk
     ]
 
 
-def _narrowed(window: int | None, length: int) -> int | None:
-    """The window where it hides something of a segment."""
+def narrowed(window: int | None, length: int) -> int | None:
+    """The window where it hides something of a segment so long; None: nothing does."""
     return None if window is None or window >= length - 1 else window
 
 
@@ -141,7 +141,7 @@ class _BmmAttention(torch.autograd.Function):
             value = _heads_first(value_TKE, span, num_key_value_heads).squeeze(1)
             output = torch.empty_like(query)
             kept += [query, key, value]
-            narrow = _narrowed(window, span.length)
+            narrow = narrowed(window, span.length)
             for chunk in _chunks(span.length, kind, narrow):
                 queries, keys = slice(chunk.first, chunk.stop), slice(chunk.first_key, chunk.stop_key)
                 scores = torch.bmm(query[:, :, queries].flatten(1, 2), key[:, keys].transpose(1, 2))
@@ -169,7 +169,7 @@ class _BmmAttention(torch.autograd.Function):
             d_output = _heads_first(d_output_THE, span, ctx.num_key_value_heads)
             d_query = torch.empty_like(query)
             d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
-            for chunk in _chunks(span.length, ctx.kind, _narrowed(ctx.window, span.length)):
+            for chunk in _chunks(span.length, ctx.kind, narrowed(ctx.window, span.length)):
                 queries, keys = slice(chunk.first, chunk.stop), slice(chunk.first_key, chunk.stop_key)
                 probs = next(kept)
                 rows = query[:, :, queries]
