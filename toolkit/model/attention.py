@@ -24,7 +24,7 @@ from toolkit.model.segments import MixedRows, SegmentLayout
 _LONGEST_FOR_BMM = 1024
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SegmentAttention:
     """`attend` for one forward pass, as its blocks call it."""
 
@@ -72,7 +72,7 @@ class SegmentAttention:
         return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout, self.window)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class MixedAttention:
     """The same for a micro-batch of both kinds: of its first rows, which are causal, and of the others."""
 

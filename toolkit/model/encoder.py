@@ -141,7 +141,7 @@ class Body(nn.Module):
         return normed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ForwardContext:
     """Inputs of the blocks of one forward pass, those of one type, besides hidden states."""
 

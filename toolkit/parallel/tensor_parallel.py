@@ -154,7 +154,8 @@ class _LeaveRegion(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
         total = tensor.contiguous().clone()
         dist.all_reduce(total, group=group)
-        return total
+        # See `toolkit.model.layers._rotate`: summed in place, the tensor itself would lose its gradient.
+        return total.view_as(total)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
