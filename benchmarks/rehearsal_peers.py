@@ -17,6 +17,7 @@ from typing import Any
 
 from toolkit.core.files import descriptor_limit
 from toolkit.engine import peers
+from toolkit.engine.connections import call_first_rank
 
 _THREADS = 256
 
@@ -47,7 +48,7 @@ def play_others(world_size: int, pipe: Any) -> None:
 
     def call(rank: int) -> str:
         try:
-            kept.append(peers._call("127.0.0.1", port, token, rank))
+            kept.append(call_first_rank("127.0.0.1", port, token, rank))
         except OSError as error:
             return f"rank {rank}: {error}"
         return ""

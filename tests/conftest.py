@@ -1,6 +1,8 @@
 import gc
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +118,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs {folder}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test() -> Iterator[None]:
+    """Fail a test that leaves a thread behind, which would run in the middle of others and under their patches."""
+    before = set(threading.enumerate())
+    yield
+    if left := set(threading.enumerate()) - before:
+        deadline = time.monotonic() + 2.0
+        for thread in left:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        left = {thread for thread in left if thread.is_alive()}
+    assert not left, f"the test leaves threads behind: {sorted(map(repr, left))}"

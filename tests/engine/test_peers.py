@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.core.errors import LostRankError, SettingsError
-from toolkit.engine import peers
+from toolkit.engine import connections, peers, rendezvous
 from toolkit.engine.peers import peers_watched
 
 _NUM_RANKS = 3
@@ -48,6 +48,17 @@ class _Ranks:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.2)
+    start, watches = peers._Watch.start, []
+
+    def noted(watch):
+        watches.append(watch)
+        start(watch)
+
+    monkeypatch.setattr(peers._Watch, "start", noted)
+    yield
+    # Of a rank that fails the process ends, and its watch with it.
+    for watch in watches:
+        watch._has_left.set()
 
 
 def _run(bodies, ended=None):
@@ -99,16 +110,16 @@ def test_all_others_are_ended_when_one_dies(monkeypatch, dead):
 
 
 def test_more_ranks_call_than_the_system_keeps_waiting(monkeypatch):
-    monkeypatch.setattr(peers, "_BACKLOG", 1)
-    accept = peers._accept
+    monkeypatch.setattr(rendezvous, "_BACKLOG", 1)
+    accept = connections._Callers._accept
 
-    def accept_late(*given):
+    def accept_late(callers):
         time.sleep(0.1)
-        return accept(*given)
+        accept(callers)
 
-    monkeypatch.setattr(peers, "_accept", accept_late)
-    monkeypatch.setattr(peers, "_SECONDS_OF_A_CALL", 0.5)
-    monkeypatch.setattr(peers, "_SECONDS_OF_SILENCE", 5.0)
+    monkeypatch.setattr(connections._Callers, "_accept", accept_late)
+    monkeypatch.setattr(connections, "_SECONDS_OF_A_CALL", 0.5)
+    monkeypatch.setattr(connections, "_MEETING_SECONDS", 20.0)
     monkeypatch.setattr(_Ranks, "limit_waits", lambda _: pytest.fail("the ranks do not watch one another"))
     ended, raised = _run([lambda: None] * 16)
     assert (ended, raised) == ({}, [None] * 16)
@@ -169,8 +180,8 @@ def test_a_run_goes_on_where_ranks_cannot_connect(monkeypatch, capsys):
     def refused(*call):
         raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(peers, "_call", refused)
-    monkeypatch.setattr(peers, "_SECONDS_OF_SILENCE", 0.3)
+    monkeypatch.setattr(peers, "call_first_rank", refused)
+    monkeypatch.setattr(connections, "_MEETING_SECONDS", 0.3)
     assert _run([lambda: None] * 2) == ({}, [None] * 2)
     assert "do not watch one another (rank 1 on " in capsys.readouterr().out
 

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import first_few
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.rendezvous import store_on_loopback
 from toolkit.engine.stalls import timeout_seconds
 from toolkit.parallel.launcher import read_launcher
 
@@ -37,7 +38,9 @@ def meet() -> Store:
     try:
         if not is_here:
             _connect(host, port)
-        server = TCPStore(host, port, None, is_here, wait_for_workers=False, multi_tenant=True)
+        server = store_on_loopback(ours) or TCPStore(
+            host, port, None, is_here, wait_for_workers=False, multi_tenant=True
+        )
     except (OSError, dist.DistError) as error:
         raise SettingsError(
             f"{socket.gethostname()} does not meet rank 0 at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}\n"

@@ -18,14 +18,15 @@ import struct
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from toolkit.core.errors import LostRankError, ToolkitError
 from toolkit.core.text import duration, first_few
+from toolkit.engine.connections import accept_ranks, call_first_rank, new_token
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.rendezvous import listener
 from toolkit.engine.stalls import StallClock, limit_seconds, place_of_rank
 from toolkit.parallel.launcher import read_launcher
 
@@ -33,21 +34,12 @@ from toolkit.parallel.launcher import read_launcher
 _GRACE_SECONDS = 10.0
 # An error of a collective may come before the connection of the rank that caused it is closed.
 _SECONDS_FOR_NEWS = 5.0
-# To be connected, for which a call is made again if nobody answers it.
-_CONNECT_SECONDS, _SECONDS_OF_A_CALL = 20.0, 5.0
-_BACKLOG = 4096
-# Ranks that can call do so at once, but for what the system keeps from it.
-_SECONDS_OF_SILENCE = 60.0
-# A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
-_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 # For an answer: the main thread of a rank may keep the interpreter to itself for a while.
 _ANSWER_SECONDS = 20.0
 # A message: the rank that is gone, and how, if it hangs; or that the sender leaves in order; or where it is, which rank
 # 0 asks by the same number.
 _MESSAGE = struct.Struct("!i400s")
 _LEAVING, _PLACE = -1, -2
-_TOKEN_BYTES = 16
-_HEARD = b"."
 
 
 @contextmanager
@@ -192,16 +184,16 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
     """Connect every rank to rank 0; None where there is one rank only, or where a connection fails."""
     if ranks.world_size == 1:
         return None
-    listener = _listener() if ranks.rank == 0 else None
-    mine = (uuid.uuid4().bytes, listener.getsockname()[1]) if listener else None
-    token, port = ranks.broadcast(mine) or (b"", 0)
+    launched = read_launcher()
+    waiting = listener(launched) if ranks.rank == 0 else None
+    token, port = ranks.broadcast((new_token(), waiting.getsockname()[1]) if waiting else (b"", 0))
     connections: dict[socket.socket, int] = {}
     failure = ""
     try:
-        if listener is None:
-            connections[_call(read_launcher().main_address, port, token, ranks.rank)] = 0
+        if waiting is None:
+            connections[call_first_rank(launched.main_address, port, token, ranks.rank)] = 0
         else:
-            _accept_all(listener, token, connections, ranks.world_size - 1)
+            accept_ranks(waiting, token, connections, ranks.world_size - 1)
     except OSError as error:
         failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
     told = ranks.gather((socket.gethostname(), failure))
@@ -213,60 +205,6 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
             connection.close()
         return None
     return _Watch(ranks.rank, connections, [host for host, _ in told], end)
-
-
-def _listener() -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):
-            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
-    return socket.create_server(("", 0), backlog=_BACKLOG)
-
-
-def _call(host: str, port: int, token: bytes, rank: int) -> socket.socket:
-    """Call rank 0 until it answers: a call that finds too many waiting may seem to be taken, and is lost."""
-    deadline = time.monotonic() + _CONNECT_SECONDS
-    while True:
-        connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
-        connection.settimeout(_SECONDS_OF_A_CALL)
-        with contextlib.suppress(OSError):
-            connection.sendall(token + _MESSAGE.pack(rank, b""))
-            if connection.recv(len(_HEARD)):
-                connection.sendall(_HEARD)
-                return _kept_alive(connection)
-        connection.close()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{host}:{port} does not answer")
-
-
-def _accept_all(listener: socket.socket, token: bytes, connections: dict[socket.socket, int], number: int) -> None:
-    """Add so many ranks that call to `connections`; a TimeoutError where none does for long."""
-    listener.settimeout(_SECONDS_OF_SILENCE)
-    with listener:
-        while len(connections) < number:
-            connections |= _accept(listener, token)
-
-
-def _accept(listener: socket.socket, token: bytes) -> dict[socket.socket, int]:
-    """The next rank that calls, by its connection; none for a stranger."""
-    connection, _ = listener.accept()
-    connection.settimeout(_CONNECT_SECONDS)
-    with contextlib.suppress(OSError):
-        said = connection.recv(_TOKEN_BYTES + _MESSAGE.size, socket.MSG_WAITALL)
-        if said[:_TOKEN_BYTES] == token:
-            connection.sendall(_HEARD)
-            # None comes from a rank that has given up this call, and calls again.
-            if connection.recv(len(_HEARD)):
-                return {_kept_alive(connection): _MESSAGE.unpack(said[_TOKEN_BYTES:])[0]}
-    connection.close()
-    return {}
-
-
-def _kept_alive(connection: socket.socket) -> socket.socket:
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, seconds in _KEEP_ALIVE:
-        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
-    return connection
 
 
 def missing_ranks(hosts: Sequence[str], places: Mapping[int, str]) -> tuple[int, str]:

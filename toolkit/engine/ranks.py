@@ -24,6 +24,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from toolkit.core.errors import ToolkitError
 from toolkit.core.files import descriptor_limit
 from toolkit.engine.gpus import has_gpu
+from toolkit.engine.rendezvous import meeting_place, release_store, store_on_loopback
 from toolkit.engine.stalls import timeout_seconds
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
@@ -170,7 +171,6 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
         # Else DeepSpeed warns, on each rank, that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
-    from deepspeed.ops import __compatible_ops__ as compatible_ops
 
     if dist.is_initialized():
         return Ranks(parallel)
@@ -181,21 +181,24 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # On a CPU, DeepSpeed would first compile a shared-memory all-reduce (most of a minute) that only inference uses.
-    compatible_ops["deepspeed_shm_comm"] = False
+    # Of its extensions a group needs none. DeepSpeed would try the compiler for each of them, and on a CPU compile a
+    # shared-memory all-reduce (most of a minute) that only inference uses.
+    vars(deepspeed.ops).setdefault("__compatible_ops__", {})
     launched = read_launcher()
     if not launched.is_launched:
         # What DeepSpeed and torch want to read in a process that nobody launched.
         os.environ.update(alone(port=0))
     if has_gpu():
-        if "PYTORCH_ALLOC_CONF" not in os.environ:
+        if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
             # Micro-batches differ in their targets, and blocks of fixed sizes leave gaps. Read at the first allocation.
-            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(launched.local_rank)
     # Groups made later have torch's timeouts, and not that of the first.
     timeout = timedelta(seconds=timeout_seconds())
     vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
-    deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
+    method, _server = meeting_place(launched), store_on_loopback(launched)
+    deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", init_method=method, verbose=False)
+    release_store()
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
     return Ranks(parallel)

@@ -14,6 +14,7 @@ from toolkit.core.errors import SettingsError
 
 STOP_FILE_VARIABLE = "TOOLKIT_STOP_FILE"
 STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
+LOOPBACK = "127.0.0.1"
 
 _OTHER_STARTERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
 """How many processes they started, in a variable of each; none of them sets RANK."""
@@ -39,22 +40,29 @@ class Launched:
     """Processes on this machine."""
     is_launched: bool
     """False in a process that nobody launched: it is alone."""
-    main_address: str = "127.0.0.1"
-    """Name or address of rank 0's machine."""
+    main_address: str = LOOPBACK
+    """Name or address of rank 0's machine; the loopback where there is no other machine."""
+    is_one_machine: bool = True
+    """All processes are on this machine."""
 
 
 def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
     """Place of this process, unchecked; rank 0 of 1 where there is no launcher."""
     world_size = _number(environment, "WORLD_SIZE") or 1
-    # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; where neither is set there is one machine.
-    local_world_size = _number(environment, "LOCAL_WORLD_SIZE") or _number(environment, "LOCAL_SIZE") or world_size
+    # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; where neither is set, all may be here.
+    local_world_size = _number(environment, "LOCAL_WORLD_SIZE") or _number(environment, "LOCAL_SIZE")
+    address = environment.get("MASTER_ADDR") or LOOPBACK
+    is_on_loopback = address.startswith("127.") or address in ("localhost", "::1")
+    # A script that numbers ranks itself may set neither, on several machines too: then the address tells.
+    is_one_machine = world_size in (1, local_world_size) or (local_world_size is None and is_on_loopback)
     return Launched(
         rank=_number(environment, "RANK") or 0,
         local_rank=_number(environment, "LOCAL_RANK") or 0,
         world_size=world_size,
-        local_world_size=local_world_size,
+        local_world_size=local_world_size or world_size,
         is_launched=bool(environment.get("RANK")),
-        main_address=environment.get("MASTER_ADDR") or "127.0.0.1",
+        main_address=LOOPBACK if is_one_machine else address,
+        is_one_machine=is_one_machine,
     )
 
 
@@ -77,7 +85,7 @@ def reserved_port() -> Iterator[int]:
 def alone(port: int) -> dict[str, str]:
     """The variables of a launch of one process."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {**place, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
 
 
 def check_launcher(environment: Mapping[str, str] = os.environ) -> None:

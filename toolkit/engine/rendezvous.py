@@ -1,0 +1,73 @@
+"""Where ranks meet: on the loopback if all are on this machine, which torch by itself opens to every network."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from toolkit.core.errors import SettingsError
+from toolkit.parallel.launcher import LOOPBACK, Launched
+
+_BACKLOG = 4096
+_LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
+
+
+def meeting_place(launched: Launched) -> str:
+    """The `init_method` of the process group; the environment then says where torch, gloo and NCCL listen.
+
+    Interfaces that a user named stay.
+    """
+    if launched.is_one_machine:
+        os.environ["MASTER_ADDR"] = LOOPBACK
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, _LOOPBACK_INTERFACE)
+    return "alone://" if launched.world_size == 1 else "env://"
+
+
+def _alone(url: str, **options: object) -> Iterator[tuple[Store, int, int]]:
+    yield HashStore(), 0, 1
+
+
+register_rendezvous_handler("alone", _alone)  # type: ignore[no-untyped-call]
+
+
+def store_on_loopback(launched: Launched) -> TCPStore | None:
+    """The store's server, on rank 0 of a run of one machine; None on others, and where torchrun has one.
+
+    A store that torch makes at its port shares it. It stays until `release_store`.
+    """
+    if launched.rank or not launched.is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return None
+    return _server(int(os.environ["MASTER_PORT"]))
+
+
+@cache
+def _server(port: int) -> TCPStore:
+    try:
+        descriptor = socket.create_server((LOOPBACK, port), backlog=_BACKLOG).detach()
+    except OSError as error:
+        raise SettingsError(
+            f"rank 0 cannot listen at {LOOPBACK}:{port} (MASTER_PORT): {error.strerror}.\n"
+            "Choose a port that is free (--master_port)."
+        ) from None
+    return TCPStore(LOOPBACK, port, None, True, wait_for_workers=False, multi_tenant=True, master_listen_fd=descriptor)
+
+
+def release_store() -> None:
+    """Leave the store to the process group."""
+    _server.cache_clear()
+
+
+def listener(launched: Launched) -> socket.socket:
+    """A socket for calls of the other ranks, at a port that the system chooses."""
+    if launched.is_one_machine:
+        return socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", 0), backlog=_BACKLOG)
