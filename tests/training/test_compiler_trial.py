@@ -1,0 +1,120 @@
+"""A run whose blocks do not compile trains with eager ones, on all ranks, and says why once."""
+
+import contextlib
+import io
+import os
+from dataclasses import dataclass
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+
+from tests.support.runs import RunCase, write_run
+from toolkit.checkpoint.manifest import read_manifest
+from toolkit.core.errors import SettingsError
+from toolkit.model import compiled_blocks
+from toolkit.model.compiled_blocks import reason_against_compiling
+from toolkit.model.kernels.choice import Kernels
+from toolkit.model.kernels.cross_entropy_forms import CrossEntropyForm
+from toolkit.model.layers import apply_rope, separate_products
+from toolkit.testing.distributed import run_distributed
+from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
+from toolkit.training import building
+from toolkit.training.memory_trial import torch_errors_explained
+
+_OVERRIDES = ("schedule.0.steps=2", "schedule.1.steps=2", "lr.warmup_steps=1", "lr.decay_steps=1")
+
+
+@dataclass(frozen=True)
+class NoCompiler(RunCase):
+    """A run on ranks of which the last has no C++ compiler; returns what it told as well."""
+
+    cache: str = ""
+    """What the compiler's own cache holds would hide that there is none."""
+
+    def __call__(self):
+        from torch._inductor import config
+
+        told, is_last = io.StringIO(), int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+        with (
+            mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=self.cache),
+            mock.patch.object(config.cpp, "cxx", (None, "/nonexistent")),
+            contextlib.nullcontext() if is_last else mock.patch.object(building, "reason_against_compiling", _works),
+            contextlib.redirect_stdout(told),
+        ):
+            return *RunCase.__call__(self), told.getvalue().splitlines()
+
+
+def _works(*_, **__):
+    return None
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_run_without_a_compiler_trains_on(tmp_path, world_size):
+    cases = []
+    for wanted in ("true", "false"):
+        (tmp_path / wanted).mkdir()
+        overrides = (*_OVERRIDES, f"train.compile={wanted}")
+        file = str(write_run(tmp_path / wanted))
+        cases.append(NoCompiler(file, "zero1", overrides, cache=str(tmp_path / "cache")))
+    (compiled, *others), (eager, *_) = run_distributed(cases, world_size=world_size)
+    assert compiled[0] == eager[0] == "finished at step 4"
+    losses = [[(line["step"], line.get("loss")) for line in metrics] for _, metrics, _ in (compiled, eager)]
+    assert losses[0] == losses[1]
+    whose = "" if world_size == 1 else "on rank 1, "
+    reason = f"{whose}torch.compile fails (InvalidCxxCompiler: No working C++ compiler found in "
+    (line,) = [line for line in compiled[2] if "eager" in line]
+    assert line.startswith(f"blocks eager, not compiled: {reason}")
+    assert not any("eager" in line for line in eager[2])
+    assert not any("eager" in line for _, _, told in others for line in told), "told by rank 0 alone"
+    manifest = read_manifest(tmp_path / "true" / "run" / "checkpoints" / "step-00000004")
+    assert manifest.kernels == {"attention": "sdpa", "blocks": "eager"}
+
+
+@pytest.mark.parametrize("options", [{}, *MODEL_OPTIONS.values()], ids=["plain", *MODEL_OPTIONS])
+def test_blocks_that_compile_have_nothing_against_them(options, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    assert _reason(monkeypatch, options) is None
+
+
+def _rotates_without_gradient(forward, *arguments):
+    def rotate(tensor_THE, rope):
+        return apply_rope(tensor_THE.detach(), rope) + 0 * tensor_THE
+
+    with mock.patch("toolkit.model.encoder.apply_rope", rotate):
+        return forward(*arguments)
+
+
+def _gives_no_gradient(forward, hidden_TD, context):
+    return forward(hidden_TD.detach(), context)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "found"),
+    [
+        (_rotates_without_gradient, "compiled, the gradient of model.layers.0.self_attn.q_proj.weight differs by 100%"),
+        (_gives_no_gradient, "torch.compile fails (RuntimeError: "),
+    ],
+)
+def test_blocks_that_compute_something_else_when_compiled_are_not(compiled, found, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda forward, **_: partial(compiled, forward))
+    assert _reason(monkeypatch, {}).startswith(found)
+
+
+def _reason(monkeypatch, options):
+    # Its compiled functions are kept for the life of the process.
+    monkeypatch.setattr(compiled_blocks, "Compiled", CrossEntropyForm)
+    kernels = Kernels(None, separate_products, ())
+    return reason_against_compiling(tiny_settings(**options), kernels, device=torch.device("cpu"), dtype=torch.float32)
+
+
+def test_a_graph_that_fails_later_names_the_way_round_it():
+    def backend(graph, inputs):
+        raise OSError("no space left on device\nand more")
+
+    message = r"^torch\.compile failed: OSError: no space left on device\.\nTo train without it: --set"
+    with pytest.raises(SettingsError, match=message), torch_errors_explained(None):
+        torch.compile(torch.sin, backend=backend)(torch.zeros(2))
+    with pytest.raises(RuntimeError, match="another"), torch_errors_explained(None):
+        raise RuntimeError("another")
