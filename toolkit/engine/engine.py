@@ -143,14 +143,6 @@ class Engine:
             flags=raised,
         )
 
-    def rehearse(self, batch: MicroBatch) -> None:
-        """Forward and backward pass whose gradients are dropped, below ZeRO stage 3 and without model parallelism.
-
-        Past DeepSpeed and its hooks, so that no rank waits for another.
-        """
-        loss = self._forward(batch, 1.0, self.module)
-        torch.autograd.grad(loss, list(self.module.parameters()), allow_unused=True)
-
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:
         """Sums of cross-entropies, each by its weight, and of weights, over the micro-batches of all ranks.
@@ -243,8 +235,8 @@ class Engine:
         """Losses of micro-batches without gradients, (micro-batches,); none where they are not known."""
         return torch.stack([self._forward(batch, 1.0) for batch in micro_batches])
 
-    def _forward(self, batch: MicroBatch, scale: float, module: torch.nn.Module | None = None) -> torch.Tensor:
-        loss: torch.Tensor = (module or self.deepspeed)(
+    def _forward(self, batch: MicroBatch, scale: float) -> torch.Tensor:
+        loss: torch.Tensor = self.deepspeed(
             batch.input_ids_BS,
             batch.layout,
             batch.attention,

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # phases with rows of other lengths have several; and of rows of both kinds. Torch's own is 8.
 _MOST_GRAPHS = 64
 
-
 _TRIED_SHAPE = (2, 64)
 _TRIED_VOCABULARY = 512
 # Largest |difference| / |gradient| between compiled and eager code. Both round in bf16; a gradient that the compiler

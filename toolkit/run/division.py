@@ -125,10 +125,9 @@ def divide_smaller(run: DeclaredRun, division: Division) -> Division | None:
     """The same in the next smaller micro-batches that divide a rank's rows of a step; None below one row."""
     batch = division.batch
     share = batch.global_batch_rows // batch.data_parallel
-    rows = max((rows for rows in range(1, batch.micro_batch_rows) if share % rows == 0), default=None)
-    if rows is None:
+    if not (smaller := [rows for rows in range(1, batch.micro_batch_rows) if share % rows == 0]):
         return None
-    batch = replace(batch, micro_batch_rows=rows)
+    batch = replace(batch, micro_batch_rows=(rows := smaller[-1]))
     sizes = {"train_micro_batch_size_per_gpu": rows, "gradient_accumulation_steps": batch.accumulation}
     return replace(division, batches=BatchPlans(batch, run.plan), ds_config={**division.ds_config, **sizes})
 

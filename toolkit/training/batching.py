@@ -80,7 +80,7 @@ class Batcher:
         for samples_B, objective_B in zip(samples, objectives, strict=True):
             rows = rows_of_step.stream.at(samples_B)
             problem = Problem.pose(mix, rows, objective_B, samples_B, seed=self._seed)
-            batch = make_micro_batch(problem, len(mix.names), self._device, self._targets_multiple)
+            batch = _make_micro_batch(problem, len(mix.names), self._device, self._targets_multiple)
             micro_batches.append(batch)
             hashes.append(row_hashes(rows.tokens_BS, rows.segments_BS))
             num_tokens = int(np.count_nonzero(rows.segments_BS))
@@ -149,10 +149,10 @@ class EvaluationBatches:
             problem = Problem.of_one(
                 objective, rows, Draws(evaluation_seed, first + np.arange(size), num_columns=length)
             )
-            yield make_micro_batch(problem, 1, self.device, self.targets_multiple)
+            yield _make_micro_batch(problem, 1, self.device, self.targets_multiple)
 
 
-def make_micro_batch(problem: Problem, num_objectives: int, device: torch.device, targets_multiple: int) -> MicroBatch:
+def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.device, targets_multiple: int) -> MicroBatch:
     """Inputs and targets on the device; the lists of targets are filled up to a multiple, never to none of several."""
     targets, segments_BS = problem.targets, problem.segments_BS
     count = targets.labels_N.size

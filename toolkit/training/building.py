@@ -46,7 +46,8 @@ def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engin
             agree=partial(agree, ranks),
         )
     if division.is_compiled:
-        found = reason_against_compiling(settings.model, kernels, device=ranks.device, dtype=dtype)
+        with ranks.together():
+            found = reason_against_compiling(settings.model, kernels, device=ranks.device, dtype=dtype)
         if (reason := agree(ranks, found)) is not None:
             kernels = kernels.uncompiled(reason)
     kernels.apply_(encoder)

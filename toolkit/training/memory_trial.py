@@ -1,6 +1,7 @@
 """Memory of a step: micro-batches that fit, tried before the first step, and what is said where it runs out later."""
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,19 +9,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import root_cause
-from toolkit.data import TokenRows
 from toolkit.engine.engine import Engine
+from toolkit.model.segments import SegmentLayout
 from toolkit.run.division import divide_smaller, parts_in_words, rank_memories
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import ResolvedRun
-from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, make_micro_batch
-from toolkit.training.problem import Problem
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
 from toolkit.training.shared_inputs import agree
-
-_COMPILER = ("torch._dynamo", "torch._inductor")
 
 
 def is_limited(device: torch.device) -> bool:
@@ -63,38 +60,36 @@ def torch_errors_explained(run: ResolvedRun) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise _out_of_memory(run, _words(error)) from error
     except RuntimeError as error:
-        if not type(error).__module__.startswith(_COMPILER):
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        raise SettingsError(
-            f"torch.compile failed: {root_cause(error)}.\nTo train without it: --set train.compile=false."
-        ) from error
+        remedy = "To train without it: --set train.compile=false."
+        raise SettingsError(f"torch.compile failed: {root_cause(error)}.\n{remedy}") from error
 
 
 def _try_largest(run: ResolvedRun, engine: Engine) -> str | None:
-    """What torch says where the largest micro-batch of any objective needs more memory than there is; None: it fits."""
-    rows, length = run.division.batches.largest_micro_batch
-    vocabulary, device = run.settings.model.vocab_size, engine.ranks.device
-    assert vocabulary is not None
-    tokens_BS = (np.arange(rows * length, dtype=np.int32) % vocabulary).reshape(rows, length)
-    draws = Draws(run.settings.run.seed, np.arange(rows), num_columns=length)
+    """What torch says where a micro-batch of the largest shape needs more memory than there is; None: it fits.
+
+    Every position is a target. It passes by DeepSpeed, whose hooks see no gradient: no rank waits for another.
+    """
+    shape_BS, device = run.division.batches.largest_micro_batch, engine.ranks.device
+    parameters, (memory,) = list(engine.module.parameters()), rank_memories(run, run.division)
+    positions_N = np.arange(math.prod(shape_BS))
+    # What a step has besides, of which DeepSpeed allocates a part in the first one only.
+    states = memory.weights + memory.optimizer + memory.gradients + memory.communication
+    here = torch.cuda.memory_allocated(device) + sum(each.numel() * each.element_size() for each in parameters)
     try:
-        # What a step has besides, and DeepSpeed may allocate in the first one only.
-        kept = torch.empty(_bytes_to_come(run, engine), dtype=torch.uint8, device=device)
-        for objective in run.data.objectives.values():
-            problem = Problem.of_one(objective, TokenRows(tokens_BS, np.ones_like(tokens_BS)), draws)
-            engine.rehearse(make_micro_batch(problem, 1, device, STATIC_TARGETS_MULTIPLE))
-        del kept
+        to_come = torch.empty(max(0, states - here), dtype=torch.uint8, device=device)
+        ids_BS = torch.zeros(shape_BS, dtype=torch.int64, device=device)
+        segments_BS, repeats = np.ones(shape_BS, np.int64), STATIC_TARGETS_MULTIPLE
+        layout = SegmentLayout.from_segments(segments_BS, device=device, positions_N=positions_N, most_repeats=repeats)
+        targets = {"positions_N": torch.as_tensor(positions_N, device=device), "labels_N": ids_BS.flatten()}
+        for kind in dict.fromkeys(objective.attention for objective in run.data.objectives.values()):
+            loss = engine.module(ids_BS, layout, kind, **targets, scale=1.0)
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        del to_come
     except torch.OutOfMemoryError as error:
         return _words(error)
     return None
-
-
-def _bytes_to_come(run: ResolvedRun, engine: Engine) -> int:
-    """Bytes of what a step holds besides activations, not allocated yet; a trial has gradients of its own."""
-    (memory,) = rank_memories(run, run.division)
-    states = memory.weights + memory.optimizer + memory.gradients + memory.communication
-    gradients = sum(each.numel() * each.element_size() for each in engine.module.parameters())
-    return max(0, states - gradients - torch.cuda.memory_allocated(engine.ranks.device))
 
 
 def _words(error: torch.OutOfMemoryError) -> str:

@@ -1,22 +1,26 @@
-"""A run whose blocks do not compile trains with eager ones, on all ranks, and says why once."""
+"""A run tries compiler and kernel before it trains; what fails on one rank is passed over by all, and told once."""
 
 import contextlib
 import io
 import os
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 
-from tests.support.runs import RunCase, write_run
+from tests.support.kernels import plain_flash
+from tests.support.runs import MODERNBERT, RunCase, write_run
 from toolkit.checkpoint.manifest import read_manifest
 from toolkit.core.errors import SettingsError
-from toolkit.model import compiled_blocks
+from toolkit.model import attention, compiled_blocks
 from toolkit.model.compiled_blocks import reason_against_compiling
+from toolkit.model.kernels import choice
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import CrossEntropyForm
+from toolkit.model.kernels.trial import try_kernel
 from toolkit.model.layers import apply_rope, separate_products
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
@@ -48,6 +52,10 @@ class NoCompiler(RunCase):
 
 def _works(*_, **__):
     return None
+
+
+def _is_so(*_):
+    return True
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -118,3 +126,61 @@ def test_a_graph_that_fails_later_names_the_way_round_it():
         torch.compile(torch.sin, backend=backend)(torch.zeros(2))
     with pytest.raises(RuntimeError, match="another"), torch_errors_explained(None):
         raise RuntimeError("another")
+
+
+@dataclass(frozen=True)
+class WrongKernel(RunCase):
+    """A run on made-up GPUs whose flash kernel, on the last rank, reads position 0 alone; returns what it told as well.
+
+    Elsewhere it is right, until the trial is over: nothing may call it then.
+    """
+
+    def __call__(self):
+        told, is_last = io.StringIO(), int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+        tried, is_over = [], False
+
+        def kernel(query_NHE, key_TKE, value_TKE, *rest):
+            assert not is_over
+            tried.append(rest[-1])
+            return plain_flash(query_NHE, key_TKE, value_TKE[:1].expand_as(value_TKE) if is_last else value_TKE, *rest)
+
+        def choose(device, dtype, **options):
+            nonlocal is_over
+            kernels = Kernels.choose(torch.device("cuda", 0), dtype, **options)
+            is_over = True
+            return kernels
+
+        def try_here(_, device, *shape):
+            try_kernel(kernel, torch.device("cpu"), *shape)
+
+        with (
+            mock.patch.multiple(choice, capability=lambda _: (8, 0), try_kernel=try_here),
+            mock.patch.multiple(choice, suits_flash=_is_so, flash_kernel=lambda: kernel),
+            mock.patch.multiple(attention, suits_flash=_is_so, flash_kernel=lambda: kernel),
+            mock.patch.object(building, "Kernels", SimpleNamespace(choose=choose)),
+            contextlib.redirect_stdout(told),
+        ):
+            outcome, metrics = RunCase.__call__(self)
+        assert tried
+        return outcome, metrics, told.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_run_whose_kernel_is_wrong_on_one_rank_trains_on_with_plain_attention(tmp_path, world_size):
+    found = []
+    mixed = 'schedule=[{mix=[{objective="clm", share=0.5}, {objective="mlm", share=0.5}], steps=4}]'
+    overrides = (mixed, "lr.warmup_steps=1", "lr.decay_steps=1", MODERNBERT)
+    for case in (WrongKernel, RunCase):
+        (tmp_path / case.__name__).mkdir()
+        found.append(case(str(write_run(tmp_path / case.__name__)), "zero1", overrides))
+    (wrong, *others), (plain, *_) = run_distributed(found, world_size=world_size)
+    assert wrong[0] == plain[0] == "finished at step 4"
+    losses = [[(line["step"], line.get("loss")) for line in metrics] for _, metrics, *_ in (wrong, plain)]
+    assert losses[0] == losses[1]
+    whose = "" if world_size == 1 else "on rank 1, "
+    found = f"not flash2: {whose}it does not run here (RuntimeError: the output of causal attention differs by"
+    (line,) = [line for line in wrong[2] if "attention kernel" in line]
+    assert line.startswith("attention kernel sdpa (not flash3: it needs compute capability 9.x, found 8.0; " + found)
+    assert not any("attention kernel" in line for _, _, told in others for line in told), "told by rank 0 alone"
+    manifest = read_manifest(tmp_path / "WrongKernel" / "run" / "checkpoints" / "step-00000004")
+    assert manifest.kernels == {"attention": "sdpa", "blocks": "eager"}
