@@ -14,13 +14,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.support.kernels import plain_flash
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder
+from toolkit.model import Encoder, attention
 from toolkit.model.config import AttentionKernel
 from toolkit.model.encoder import FeedForward, SelfAttention
 from toolkit.model.kernels import choice, flash
 from toolkit.model.kernels.choice import Kernels, _is_installed
-from toolkit.model.kernels.flash import torch_flash, try_kernel
+from toolkit.model.kernels.flash import torch_flash
+from toolkit.model.kernels.trial import try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
+from toolkit.model.segments import MixedRows, SegmentLayout
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 _GPU = torch.device("cuda", 0)
@@ -40,10 +42,9 @@ class _Machine:
         patch.setattr(choice, "try_kernel", lambda *arguments: None)
         patch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: self.has_torchs)
 
-    def choose(
-        self, attention: AttentionKernel | None = None, *, dtype: torch.dtype = torch.bfloat16, head_size: int = 64
-    ) -> Kernels:
-        return Kernels.choose(_GPU, dtype, blocks="compiled", weights="whole", head_size=head_size, attention=attention)
+    def choose(self, attention: AttentionKernel | None = None, **options: Any) -> Kernels:
+        options = {"device": _GPU, "dtype": torch.bfloat16, "head_size": 64, "attention": attention} | options
+        return Kernels.choose(blocks="compiled", weights="whole", **options)
 
 
 @pytest.fixture
@@ -153,37 +154,135 @@ def test_a_kernel_that_fails_at_its_first_call_is_passed_over(
     assert steps == ["restore", "FA3", "call", "restore", "restore", "call"]
 
 
-def test_a_torch_that_was_built_for_other_gpus_is_said_at_the_start(
-    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", [None, "flash2"])
+def test_where_torchs_own_kernel_fails_it_is_plain_torch_unless_it_was_named(
+    name: AttentionKernel | None, machine: _Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is left that could run in its place."""
-
     def call(*arguments: object) -> None:
         raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors")
 
     monkeypatch.setattr(choice, "try_kernel", call)
-    found = r"capability 9.0 \(RuntimeError: CUDA error: no kernel image is available for execution on the device\)"
-    with pytest.raises(SettingsError, match=found + r".\nInstall a torch .* that was built for it"):
-        machine.choose()
+    found = "it does not run here (RuntimeError: CUDA error: no kernel image is available for execution on the device)"
+    if name is None:
+        kernels = machine.choose()
+        assert (kernels.attention, kernels.names["attention"]) == (None, "sdpa")
+        assert kernels.choices == (f"attention kernel sdpa ({_NO_3}; not flash2: {found})",)
+        return
+    with pytest.raises(SettingsError, match=re.escape(f'"flash2" cannot run here: {found}.\nLeave it unset')):
+        machine.choose(name)
 
 
-def test_a_kernel_is_tried_each_way() -> None:
-    called: list[int | None] = []
+def test_a_kernel_that_fails_on_another_rank_is_passed_over_here(machine: _Machine) -> None:
+    machine.modules = _BOTH
+    asked: list[str | None] = []
+
+    def agree(reason: str | None) -> str | None:
+        asked.append(reason)
+        return "on rank 1, no module flash_attn_interface" if len(asked) == 1 else reason
+
+    kernels = machine.choose(agree=agree)
+    assert asked == [None, None]
+    assert kernels.choices == ("attention kernel flash2 (not flash3: on rank 1, no module flash_attn_interface)",)
+
+
+def test_plain_torch_is_taken_where_it_is_named_and_nothing_is_tried(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_reason_against", None)
+    machine.modules = _BOTH
+    for device in (_GPU, torch.device("cpu")):
+        kernels = machine.choose("sdpa", device=device)
+        assert (kernels.attention, kernels.names["attention"]) == (None, "sdpa")
+        assert kernels.choices == ("attention kernel sdpa",)
+
+
+_CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("dtype", "window"), [(torch.float32, None), (torch.float32, 63), (torch.bfloat16, 8)])
+def test_a_kernel_that_is_right_passes_its_trial(dtype: torch.dtype, window: int | None) -> None:
+    called: list[tuple[int | None, bool]] = []
 
     def kernel(*arguments: Any) -> Tensor:
-        called.append(arguments[-1])
+        queries, keys = (bounds_M.diff() for bounds_M in arguments[3:5])
+        called.append((arguments[-1], bool(((queries == 0) & (keys > 0)).any())))
+        if arguments[-1] is not None:
+            assert int(keys.max()) >= 3 * arguments[-1]
+            assert min(arguments[5:7]) > arguments[-1]
         return plain_flash(*arguments)
 
-    try_kernel(kernel, torch.device("cpu"), torch.float32, 16)
-    assert called == [None, None]
-    try_kernel(kernel, torch.device("cpu"), torch.float32, 16, 4)
-    assert called[2:] == [None, None, 4, 4]
+    try_kernel(kernel, _CPU, dtype, 16, window)
+    whole = [(None, False)] * 2
+    assert called == [*whole, *([] if window is None else [(window, False)] * 2), (None, True)]
 
-    def not_finite(*arguments: Any) -> Tensor:
-        return plain_flash(*arguments) / 0
 
-    with pytest.raises(RuntimeError, match="causal attention of ones is not finite"):
-        try_kernel(not_finite, torch.device("cpu"), torch.float32, 16)
+def _reads_position_0_alone(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
+    return plain_flash(query, key, value[:1].expand_as(value), *rest)
+
+
+def _ignores_the_window(*arguments: Any) -> Tensor:
+    return plain_flash(*arguments[:-1], None)
+
+
+def _sees_one_position_more(*arguments: Any) -> Tensor:
+    return plain_flash(*arguments[:-1], None if arguments[-1] is None else arguments[-1] + 1)
+
+
+def _ignores_the_kind(*arguments: Any) -> Tensor:
+    return plain_flash(*arguments[:-2], AttentionKind.BIDIRECTIONAL, arguments[-1])
+
+
+def _shares_heads_in_another_order(query: Tensor, *rest: Any) -> Tensor:
+    return plain_flash(query.flip(1), *rest).flip(1)
+
+
+def _loses_the_gradient_of_keys(query: Tensor, key: Tensor, *rest: Any) -> Tensor:
+    return plain_flash(query, key.detach() + 0 * key, *rest)
+
+
+def _gives_no_number(*arguments: Any) -> Tensor:
+    return plain_flash(*arguments) / 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [
+        (_reads_position_0_alone, "the output of causal attention differs by"),
+        (_ignores_the_window, "the output of causal attention under a window of 16 differs by"),
+        (_sees_one_position_more, "the output of causal attention under a window of 16 differs by"),
+        (_ignores_the_kind, "the output of causal attention differs by"),
+        (_shares_heads_in_another_order, "the output of causal attention differs by"),
+        (_loses_the_gradient_of_keys, "the gradient of keys of causal attention differs by 100.0% from plain torch's"),
+        (_gives_no_number, "the output of causal attention differs by nan%"),
+    ],
+)
+def test_a_kernel_that_computes_something_else_is_passed_over(
+    kernel: Any, found: str, machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For plain torch, and nothing calls it any more, in rows of both kinds either."""
+
+    def tried(_: Any, __: Any, dtype: torch.dtype, *shape: Any) -> None:
+        try_kernel(kernel, _CPU, dtype, *shape)
+
+    monkeypatch.setattr(choice, "try_kernel", tried)
+    kernels = machine.choose(window=16)
+    assert f"not flash2: it does not run here (RuntimeError: {found}" in kernels.choices[0]
+    assert kernels.names["attention"] == "sdpa"
+    encoder = tiny_encoder(seed=1)
+    kernels.apply_(encoder)
+    monkeypatch.setattr(attention, "suits_flash", lambda *_: True)
+    monkeypatch.setattr(attention, "flash_kernel", lambda: _called)
+    segments_BS = torch.ones(2, 16, dtype=torch.int64)
+    halves = [SegmentLayout.from_segments(segments_BS[:1]) for _ in range(2)]
+    for kind in (*AttentionKind, MixedRows(*halves)):
+        _loss(encoder, torch.zeros_like(segments_BS), kind)
+    # A model that no run has chosen for looks for a kernel itself.
+    with pytest.raises(AssertionError, match="a flash kernel was called"):
+        _loss(tiny_encoder(seed=1), torch.zeros_like(segments_BS))
+
+
+def _called(*_: Any) -> Tensor:
+    raise AssertionError("a flash kernel was called")
 
 
 @pytest.mark.parametrize(("dtype", "head_size"), [(torch.float32, 64), (torch.bfloat16, 60), (torch.bfloat16, 264)])
@@ -291,10 +390,12 @@ class _Products(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-def _loss(encoder: Encoder, ids_BS: torch.Tensor) -> torch.Tensor:
+def _loss(
+    encoder: Encoder, ids_BS: torch.Tensor, kind: AttentionKind | MixedRows = AttentionKind.BIDIRECTIONAL
+) -> torch.Tensor:
     positions_N = torch.arange(0, ids_BS.numel(), 3)
     loss: torch.Tensor = encoder(
-        ids_BS, torch.ones_like(ids_BS), AttentionKind.BIDIRECTIONAL,
+        ids_BS, torch.ones_like(ids_BS), kind,
         positions_N=positions_N, labels_N=ids_BS.flatten()[positions_N], scale=0.1,
     )  # fmt: skip
     return loss

@@ -126,6 +126,8 @@ def test_every_writer_is_closed_though_one_fails():
         ("NVIDIA L40S", 362),
         ("NVIDIA L4", 121),
         ("NVIDIA GeForce RTX 4090", 165.2),
+        ("AMD Instinct MI250X", 191.5),
+        ("AMD Instinct MI300X", 1307.4),
     ],
 )
 def test_peaks_by_name(name, tflops):
@@ -148,6 +150,8 @@ def test_peaks_by_name(name, tflops):
         "NVIDIA A10G",
         "NVIDIA H20",
         "NVIDIA GB200",
+        "AMD Instinct MI250X/MI250",
+        "AMD Instinct MI300A",
         "Tesla V100-SXM2-32GB",
         "",
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME
@@ -103,7 +104,9 @@ def test_every_corpus_the_first_weights_and_versions_are_compared(tmp_path, sett
 
     def check(other):
         ranks = SimpleNamespace(
-            together=nullcontext, gather_on_first=lambda mine: [mine, ("another", {**mine[1], **other}), mine]
+            device=torch.device("cpu"),
+            together=nullcontext,
+            gather_on_first=lambda mine: [mine, ("another", {**mine[1], **other}), mine],
         )
         check_same_inputs(ranks, data, SimpleNamespace(path=tmp_path), key="init.from")
 

@@ -39,7 +39,8 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting; the value is TOML.")
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="a100|h100|h200|b200", help="With --dry-run: say how long it takes on these.")
+    str | None,
+    typer.Option(metavar="a100|h100|h200|b200|mi250x|mi300x", help="With --dry-run: say how long it takes on these."),
 ]
 """Option of commands that plan."""
 Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")]

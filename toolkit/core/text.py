@@ -28,6 +28,13 @@ def first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
+def root_cause(error: BaseException) -> str:
+    """Type and first line of the error that led to this one."""
+    while (cause := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = cause
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 def json_kind(value: Any) -> str:
     """The JSON type of a value."""
     return _KINDS.get(type(value), "null")

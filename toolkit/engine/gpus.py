@@ -26,6 +26,9 @@ _BF16_TFLOPS = {
     r"H200 NVL": 835.0,
     r"GH200 (120GB|480GB|144G HBM3e)": 989.0,
     r"B200": 2250.0,
+    # Half a card: torch shows each of its two dies as a device.
+    r"AMD Instinct MI250X": 191.5,
+    r"AMD Instinct MI300X": 1307.4,
 }
 
 
@@ -75,12 +78,13 @@ def peak_flops(name: str) -> float | None:
 
 @cache
 def _may_have_gpu() -> bool:
-    """False for a torch without GPUs and for a machine without NVIDIA's driver, by the library that torch loads."""
+    """False for a torch without GPUs and for a machine without NVIDIA's driver, by its library, or AMD's."""
     if "torch" in sys.modules:
         # It is at hand, and it knows.
         return True
     build = version("torch").partition("+")[2]
-    if build.startswith(("cpu", "rocm")):
+    # AMD's own containers have builds of torch that do not say so in their version.
+    if build.startswith(("cpu", "rocm")) or os.path.exists("/dev/kfd"):
         return build != "cpu"
     with suppress(OSError):
         ctypes.CDLL("libcuda.so.1")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toolkit.core.types import AttentionKind
-from toolkit.model.kernels.flash import FlashKernel, flash_kernel, suits_flash
+from toolkit.model.kernels.flash import BlockKernel, FlashKernel, flash_kernel, suits_flash
 from toolkit.model.kernels.plain_attention import attend_by_bmm, attend_by_sdpa, narrowed
 from toolkit.model.kernels.window_attention import (
     attend_bands_by_sdpa,
@@ -38,24 +38,24 @@ class SegmentAttention:
         query_THE: Tensor,
         key_TKE: Tensor,
         value_TKE: Tensor,
-        kernel: FlashKernel | None,
+        kernel: BlockKernel,
         positions_N: Tensor | None = None,
     ) -> Tensor:
         """See `attend`.
 
         Args:
-            kernel: that the compiler takes into the block's graph, one for all layouts. None: whichever suits the
-                tensors; a compiled block does not look inside, so that neither layout nor kind compiles it again.
+            kernel: a flash kernel, which the compiler takes into the block's graph, one for all layouts. Otherwise a
+                compiled block does not look inside, so that neither layout nor kind compiles it again.
             positions_N: of the targets, where `query_THE` has theirs alone, (N, H, E); see `takes_targets`.
         """
-        if kernel is None:
-            output_THE: Tensor = self._attend_uncompiled(query_THE, key_TKE, value_TKE)
+        if kernel is None or isinstance(kernel, str):
+            output_THE: Tensor = self._attend_uncompiled(query_THE, key_TKE, value_TKE, kernel)
             return output_THE
         return attend_by_flash(
             query_THE, key_TKE, value_TKE, self.kind, self.layout, self.window, kernel=kernel, positions_N=positions_N
         )
 
-    def takes_targets(self, kernel: FlashKernel | None) -> bool:
+    def takes_targets(self, kernel: BlockKernel) -> bool:
         """Queries may be those of the targets alone: the layout knows them, and they see all of their segments.
 
         A causal kernel, and one with a window, would count queries and keys from their ends. Without a flash kernel,
@@ -63,13 +63,13 @@ class SegmentAttention:
         each segment.
         """
         # In this order: compiled code without a kernel does not ask for the kind, which would make it another graph.
-        if kernel is None or self.layout.targets is None or self.window is not None:
+        if kernel is None or isinstance(kernel, str) or self.layout.targets is None or self.window is not None:
             return False
         return self.kind is AttentionKind.BIDIRECTIONAL
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor) -> Tensor:
-        return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout, self.window)
+    def _attend_uncompiled(self, query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kernel: BlockKernel) -> Tensor:
+        return attend(query_THE, key_TKE, value_TKE, self.kind, self.layout, self.window, kernel=kernel)
 
 
 @dataclass(eq=False)
@@ -85,12 +85,12 @@ class MixedAttention:
         query_THE: Tensor,
         key_TKE: Tensor,
         value_TKE: Tensor,
-        kernel: FlashKernel | None,
+        kernel: BlockKernel,
         positions_N: Tensor | None = None,
     ) -> Tensor:
         """See `SegmentAttention`; outside of every graph, which would be another one for each number of causal rows.
 
-        So the kernel is whichever suits the tensors, and queries are never those of the targets alone.
+        Queries are never those of the targets alone.
         """
         of_rows = (self.causal, self.bidirectional)
         sizes = [rows.layout.is_real_T.numel() for rows in of_rows]
@@ -98,12 +98,12 @@ class MixedAttention:
         parts = zip(*(torch.split(part, sizes) for part in (query_THE, key_TKE, value_TKE)), strict=True)
         return torch.cat(
             [
-                attend(query, key, value, rows.kind, rows.layout, rows.window)
+                attend(query, key, value, rows.kind, rows.layout, rows.window, kernel=kernel)
                 for (query, key, value), rows in zip(parts, of_rows, strict=True)
             ]
         )
 
-    def takes_targets(self, kernel: FlashKernel | None) -> bool:
+    def takes_targets(self, kernel: BlockKernel) -> bool:
         """Never: see `__call__`."""
         return False
 
@@ -128,8 +128,10 @@ def attend(
     kind: AttentionKind,
     layout: SegmentLayout,
     window: int | None = None,
+    *,
+    kernel: BlockKernel = "automatic",
 ) -> Tensor:
-    """Attention of every position over its own segment, (T, H, E); 0 at padding. By whichever kernel suits the tensors.
+    """Attention of every position over its own segment, (T, H, E); 0 at padding.
 
     Args:
         query_THE: rotated queries, (T, H, E).
@@ -138,9 +140,12 @@ def attend(
         kind: causal: a position sees itself and what is before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
         window: how far a position sees to each side of itself; None: as far as its segment goes.
+        kernel: the only place that looks for one where none was chosen.
     """
     query = query_THE
-    if suits_flash(query.device, query.dtype, query.shape[-1]) and (kernel := flash_kernel()) is not None:
+    if isinstance(kernel, str):
+        kernel = flash_kernel() if suits_flash(query.device, query.dtype, query.shape[-1]) else None
+    if kernel is not None:
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
     window = narrowed(window, layout.longest)
     seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)

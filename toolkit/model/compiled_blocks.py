@@ -2,19 +2,72 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from toolkit.core.text import root_cause
+from toolkit.core.types import AttentionKind
 from toolkit.model.attention import SegmentAttention
+from toolkit.model.config import ModelSettings
 from toolkit.model.kernels.cross_entropy_forms import Compiled, VocabularyColumns
+from toolkit.model.segments import SegmentLayout
 
 if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder, ForwardContext
+    from toolkit.model.kernels.choice import Kernels
 
 # Graphs of one function, beyond which it runs uncompiled for good: blocks of three types (ModernBERT's first, which has
 # no norm, and one for each reach), two kinds, with gradients and without, for each shape of a micro-batch, of which
 # phases with rows of other lengths have several; and of rows of both kinds. Torch's own is 8.
 _MOST_GRAPHS = 64
+
+_TRIED_SHAPE = (2, 64)
+_TRIED_VOCABULARY = 512
+# Largest |difference| / |gradient| between compiled and eager code. Both round in bf16; a gradient that the compiler
+# loses differs by as much as it is long.
+_LARGEST_DIFFERENCE = 0.1
+
+
+def reason_against_compiling(
+    settings: ModelSettings, kernels: "Kernels", *, device: torch.device, dtype: torch.dtype
+) -> str | None:
+    """Why a block of the model's widths and the loss do not compile here, or give other gradients than eager ones.
+
+    None where they do and the gradients are the same. Nothing of it stays but files in the compiler's cache.
+    """
+    from toolkit.model.encoder import Encoder
+    from toolkit.model.initialization import initialize_
+
+    shape = {"num_hidden_layers": 1, "vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
+    with torch.device("meta"):
+        encoder = Encoder(settings.model_copy(update=shape))
+    encoder.to_empty(device=device)
+    initialize_(encoder, 0)
+    kernels.apply_(encoder.to(dtype))
+    ids_BS = torch.randint(_TRIED_VOCABULARY, _TRIED_SHAPE, generator=torch.Generator().manual_seed(0)).to(device)
+    some_N = np.arange(0, ids_BS.numel(), 2)
+    layout = SegmentLayout.from_segments(np.ones(_TRIED_SHAPE, np.int64), device=device, positions_N=some_N)
+    positions_N, kind = torch.as_tensor(some_N, device=device), AttentionKind.BIDIRECTIONAL
+    matrices = {name: each for name, each in encoder.named_parameters() if each.dim() > 1}
+
+    def gradients() -> tuple[Tensor, ...]:
+        targets = {"positions_N": positions_N, "labels_N": ids_BS.flatten()[positions_N]}
+        return torch.autograd.grad(encoder(ids_BS, layout, kind, **targets, scale=1.0), list(matrices.values()))
+
+    try:
+        eager = gradients()
+        compile_blocks_(encoder)
+        for name, ours, theirs in zip(matrices, gradients(), eager, strict=True):
+            difference = float((ours - theirs).float().norm() / theirs.float().norm())
+            if not difference <= _LARGEST_DIFFERENCE:
+                return f"compiled, the gradient of {name} differs by {difference:.0%}"
+    except Exception as error:
+        return f"torch.compile fails ({root_cause(error)})"
+    finally:
+        # A graph of another shape would make sizes of the run's own graphs dynamic.
+        torch._dynamo.reset()
+    return None
 
 
 def compile_blocks_(encoder: "Encoder") -> None:

@@ -10,8 +10,8 @@ from toolkit.core.types import AttentionKind
 ActivationCheckpointing = Literal["none", "selective", "full"]
 """What the backward pass of a block computes again: nothing, all but matrix products, or everything."""
 
-AttentionKernel = Literal["flash3", "flash4", "flash2"]
-"""Attention on a GPU: FlashAttention-3, 4, torch's 2."""
+AttentionKernel = Literal["flash3", "flash4", "flash2", "sdpa"]
+"""Attention: on a GPU by FlashAttention-3, 4 or torch's 2; anywhere by plain torch."""
 
 
 # Settings that models of one family have alone.

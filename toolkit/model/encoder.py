@@ -28,7 +28,7 @@ from toolkit.model.attention import MixedAttention, SegmentAttention, attention_
 from toolkit.model.config import LayerType, ModelSettings
 from toolkit.model.families import family_of
 from toolkit.model.head import Head, Transform
-from toolkit.model.kernels.flash import FlashKernel
+from toolkit.model.kernels.flash import BlockKernel
 from toolkit.model.layers import (
     Embedding,
     Linear,
@@ -223,7 +223,7 @@ class SelfAttention(nn.Module):
         self.k_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
         self.v_proj = Linear(settings.hidden_size, key_value_width, bias=settings.qkv_bias)
         self.o_proj = Linear(query_width, settings.hidden_size)
-        self.kernel: FlashKernel | None = None
+        self.kernel: BlockKernel = "automatic"
         """See `SegmentAttention`."""
         self.products: Products = separate_products
         self.q_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()

@@ -121,6 +121,17 @@ def read_division(run: DeclaredRun, *, num_ranks: int) -> Division:
     return Division(BatchPlans(batch, run.plan), config, str(file), is_compiled(run.settings.train, config))
 
 
+def divide_smaller(run: DeclaredRun, division: Division) -> Division | None:
+    """The same in the next smaller micro-batches that divide a rank's rows of a step; None below one row."""
+    batch = division.batch
+    share = batch.global_batch_rows // batch.data_parallel
+    if not (smaller := [rows for rows in range(1, batch.micro_batch_rows) if share % rows == 0]):
+        return None
+    batch = replace(batch, micro_batch_rows=(rows := smaller[-1]))
+    sizes = {"train_micro_batch_size_per_gpu": rows, "gradient_accumulation_steps": batch.accumulation}
+    return replace(division, batches=BatchPlans(batch, run.plan), ds_config={**division.ds_config, **sizes})
+
+
 def _batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: int) -> BatchPlan:
     copies = topology(0, num_ranks, settings.parallel).dp
     return batch_plan(settings.train.global_batch_rows, micro_batch_rows, data_parallel=copies)

@@ -31,6 +31,7 @@ _SAMPLED_PROGRESS = (1 / math.pi, 1 - 1 / math.pi)
 # Weights and two moments of AdamW, each fp32.
 _BYTES_PER_PARAMETER = 12
 DEVICES = {"a100": "A100-SXM4-80GB", "h100": "H100 80GB HBM3", "h200": "H200", "b200": "B200"}
+DEVICES |= {f"mi{number}x": f"AMD Instinct MI{number}X" for number in (250, 300)}
 """Names of GPUs to plan with, and the device that each stands for."""
 
 

@@ -48,7 +48,7 @@ class TrainSettings(OptimizerSettings):
     longer than about 5 minutes."""
     attention_kernel: AttentionKernel | None = None
     """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2; unset: 3 where
-    it can run, else 2. On a CPU: leave it unset."""
+    it can run, else 2, else plain torch. `sdpa`: plain torch, on any device, without a trial of the others."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
     products and flash attention; `full`, everything. Losses and gradients stay the same."""

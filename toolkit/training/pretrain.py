@@ -2,8 +2,9 @@
 
 1. Join the other ranks. Where nobody has resolved the run yet (`toolkit train` has), rank 0 does, and writes run.toml
    and deepspeed.json; the others wait, for as long as it takes.
-2. Read those two and open the data, which has to be the same for all ranks. Build the encoder and its engine, and
-   restore the newest intact checkpoint.
+2. Read those two and open the data, which has to be the same for all ranks. Build the encoder and its engine from what
+   each rank has tried: kernels, the compiler and, on GPUs, the memory of a micro-batch. Restore the newest intact
+   checkpoint.
 3. Loop. Leave together, with the same exit code on every rank.
 """
 
@@ -11,6 +12,7 @@ import os
 import socket
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -31,6 +33,7 @@ from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import assemble
 from toolkit.training.building import build_engine
 from toolkit.training.loop import train
+from toolkit.training.memory_trial import fit_micro_batches, torch_errors_explained
 from toolkit.training.probing import finish_probes
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
@@ -121,6 +124,8 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)
     engine = build_engine(run, run.division, ranks=ranks)
     try:
+        is_compiled = engine.kernels["blocks"] == "compiled"
+        run = fit_micro_batches(replace(run, division=replace(run.division, is_compiled=is_compiled)), engine)
         state, origin = beginning.load(engine), beginning.origin()
         hosts = ranks.gather_on_first(socket.gethostname())
         with ranks.together():
@@ -129,7 +134,8 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
             assembled = assemble(
                 run, engine, state=state, stop=stop, origin=origin, hosts=hosts, is_stop_requested=is_stop_requested
             )
-        state = train(assembled, state)
+        with torch_errors_explained(run):
+            state = train(assembled, state)
     finally:
         engine.close()
     return Outcome(state.step, total_steps, was_there=False)

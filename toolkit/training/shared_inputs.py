@@ -41,31 +41,27 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
     """
     with ranks.together():
         mine = {"toolkit": Input(toolkit.__version__)} | {name: Input(version(name)) for name in _PACKAGES}
+        mine["device"] = Input(ranks.device.type)
         for named in data.corpora.named:
             mine[named.key] = _file(named.corpus.manifest.manifest_sha256, named.corpus.path)
         if checkpoint is not None:
             mine[key] = _file(hash_file(checkpoint.path / MANIFEST_NAME), checkpoint.path)
-    _compare(
-        ranks,
-        mine,
-        remedy="Put the same files in these places on every machine, with absolute paths in the run file, and install "
-        "the same packages. Then start again.",
-    )
-
-
-def check_same_kernels(ranks: Ranks, choices: Sequence[str]) -> None:
-    """Compare what each rank has chosen to compute with, after trying it; collective, and refused on all of them."""
-    remedy = "Set train.attention_kernel to one that all machines have, or install the same packages."
-    _compare(ranks, {"kernels": Input("; ".join(choices))}, remedy=remedy)
-
-
-def _compare(ranks: Ranks, mine: Mapping[str, Input], *, remedy: str) -> None:
     gathered = ranks.gather_on_first((socket.gethostname(), mine))
     with ranks.together():
         if gathered and (found := differences(gathered)):
             raise SettingsError(
-                "\n  ".join(["the ranks of this run do not start from the same things:", *found]) + f"\n{remedy}"
+                "\n  ".join(["the ranks of this run do not start from the same things:", *found])
+                + "\nPut the same files in these places on every machine, with absolute paths in the run file, and "
+                "install the same packages. Then start again."
             )
+
+
+def agree(ranks: Ranks, reason: str | None) -> str | None:
+    """The reason of the first rank that has one against what all of them would do; None: no rank has. Collective."""
+    if ranks.sum_counts(int(reason is not None)) == (0,):
+        return None
+    rank, found = next((rank, found) for rank, found in enumerate(ranks.gather(reason)) if found is not None)
+    return found if rank == 0 else f"on rank {rank}, {found}"
 
 
 def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:

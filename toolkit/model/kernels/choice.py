@@ -2,24 +2,29 @@
 
 On a GPU of Ampere or later, in bf16: FlashAttention-3, else torch's 2; FlashAttention-4 where it is named. torch puts 3
 and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages before the first
-call; both are looked at here, and whichever is taken is called once, forward and backward. Elsewhere attention is plain
-torch (`toolkit.model.attention`).
+call; both are looked at here, and whichever is taken is tried first (`toolkit.model.kernels.trial`). Elsewhere, and
+where none passes, attention is plain torch (`toolkit.model.attention`). All ranks take the first that passes on each.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.text import root_cause
 from toolkit.model.config import AttentionKernel
-from toolkit.model.kernels.flash import FlashKernel, capability, flash_kernel, suits_flash, torch_flash, try_kernel
+from toolkit.model.kernels.flash import FlashKernel, capability, flash_kernel, suits_flash, torch_flash
+from toolkit.model.kernels.trial import try_kernel
 from toolkit.model.layers import Products, joined_products, separate_products
 
 if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder
+
+Agree = Callable[[str | None], str | None]
+"""From this rank's reason against something, or None, to a reason of any rank; called by all of them at once."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Kernels:
     """Kernels that a run computes with.
 
     Attributes:
-        attention: of the compiled graphs; None: plain torch, outside of them.
+        attention: a flash kernel, which compiled graphs have inside; None: plain torch, outside of them.
         products: of weights that share an input: joined in compiled blocks on a GPU. On a CPU one product is not
             faster, and outside of a graph its results, views of it, would keep the memory of those not needed.
         choices: what was chosen and why, a line each; none where there was no choice.
@@ -50,27 +55,36 @@ class Kernels:
         head_size: int,
         window: int | None = None,
         attention: AttentionKernel | None = None,
+        agree: Agree = lambda reason: reason,
     ) -> "Kernels":
-        """The fastest that run here; with `attention`, that one, else the first of `_AUTOMATIC` that can run.
+        """Those that run on all ranks: `attention`, or else the first of `_AUTOMATIC` that does, or plain torch.
 
         `window` is that of the model's layers that have one.
         Weights that are "partitioned" are taken away between modules (ZeRO-3), and used in their own alone.
         """
-        if attention is None and device.type != "cuda":
-            return cls(None, separate_products, (), {"attention": "sdpa", "blocks": blocks})
-        products = joined_products if (blocks, weights) == ("compiled", "whole") else separate_products
-        reasons: list[str] = []
-        for name in _AUTOMATIC if attention is None else (attention,):
-            reason = _reason_against(name, device, dtype, head_size, window)
+        is_gpu, reasons = device.type == "cuda", list[str]()
+        products = joined_products if is_gpu and (blocks, weights) == ("compiled", "whole") else separate_products
+        automatic = _AUTOMATIC if is_gpu else ()
+        for name in automatic if attention is None else (attention,):
+            if name == "sdpa":
+                break
+            reason = agree(_reason_against(name, device, dtype, head_size, window))
             if reason is None:
                 return cls(torch_flash, products, (_described(name, reasons),), {"attention": name, "blocks": blocks})
             reasons.append(f"not {name}: {reason}")
-        if attention is None:
-            return cls(None, products, (_described("sdpa", reasons),), {"attention": "sdpa", "blocks": blocks})
+        if attention in (None, "sdpa"):
+            told = (_described("sdpa", reasons),) if is_gpu or attention is not None else ()
+            return cls(None, products, told, {"attention": "sdpa", "blocks": blocks})
         raise SettingsError(
             f'train.attention_kernel="{attention}" cannot run here: {reasons[0].partition(": ")[2]}.\n'
             "Leave it unset, for the fastest kernel that can."
         )
+
+    def uncompiled(self, reason: str) -> "Kernels":
+        """The same for eager blocks, where compiled ones do not run."""
+        told = f"blocks eager, not compiled: {reason}"
+        names = self.names | {"blocks": "eager"}
+        return replace(self, products=separate_products, choices=(*self.choices, told), names=names)
 
     def apply_(self, encoder: "Encoder") -> None:
         """Let an encoder's blocks compute with them, in place; before it is compiled."""
@@ -126,13 +140,7 @@ def _reason_against(
         try_kernel(torch_flash, device, dtype, head_size, window)
     except Exception as error:
         _restore_torchs_own()
-        found = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        if name == "flash2":
-            raise SettingsError(
-                f"torch's own attention kernel does not run on this GPU, of compute capability {major}.{minor} "
-                f"({found}).\nInstall a torch {torch.__version__} that was built for it."
-            ) from error
-        return f"it does not run here ({found})"
+        return f"it does not run here ({root_cause(error)})"
     return None
 
 

@@ -11,6 +11,7 @@ N may count any positions with a query, not the targets alone.
 
 from collections.abc import Callable
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ _OLDEST_CAPABILITY = (8, 0)
 
 FlashKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, AttentionKind, int | None], Tensor]
 """Attention as `torch_flash` takes and gives it."""
+BlockKernel = FlashKernel | Literal["automatic"] | None
+"""What a block's attention calls: a flash kernel, plain torch (None), or whichever of the two suits the tensors, for a
+model that no run has chosen for."""
 
 
 def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
@@ -89,28 +93,3 @@ def torch_flash(
     )
     assert isinstance(output_NHE, Tensor)
     return output_NHE
-
-
-def try_kernel(
-    kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None = None
-) -> None:
-    """Call a kernel forward and backward on three short stretches, one of them without a query, with shared heads; with
-    a window only where the model has one.
-
-    It may raise anything, as the kernel does; a RuntimeError where its output or a gradient is not finite.
-    """
-    key_bounds_M = torch.tensor([0, 16, 24, 40], dtype=torch.int32, device=device)
-    query_bounds_M = torch.tensor([0, 16, 16, 24], dtype=torch.int32, device=device)
-    key_TKE, value_TKE = (torch.ones(40, 1, head_size, dtype=dtype, device=device).requires_grad_() for _ in range(2))
-    cases: list[tuple[AttentionKind, Tensor, int, int | None]] = [
-        (AttentionKind.CAUSAL, key_bounds_M, 40, None),
-        (AttentionKind.BIDIRECTIONAL, query_bounds_M, 24, None),
-    ]
-    if window is not None:
-        cases += [(kind, key_bounds_M, 40, window) for kind in AttentionKind]
-    for kind, bounds_M, queries, each in cases:
-        query_NHE = torch.ones(queries, 2, head_size, dtype=dtype, device=device, requires_grad=True)
-        output_NHE = kernel(query_NHE, key_TKE, value_TKE, bounds_M, key_bounds_M, 16, 16, kind, each)
-        gradients = torch.autograd.grad(output_NHE.sum(), (query_NHE, key_TKE, value_TKE))
-        if not all(tensor.isfinite().all() for tensor in (output_NHE, *gradients)):
-            raise RuntimeError(f"{kind.value} attention of ones is not finite")

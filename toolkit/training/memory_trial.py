@@ -1,0 +1,114 @@
+"""Memory of a step: micro-batches that fit, tried before the first step, and what is said where it runs out later."""
+
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from toolkit.core.errors import SettingsError
+from toolkit.core.text import root_cause
+from toolkit.engine.engine import Engine
+from toolkit.model.segments import SegmentLayout
+from toolkit.run.division import divide_smaller, parts_in_words, rank_memories
+from toolkit.run.load import to_toml
+from toolkit.run.resolve import ResolvedRun
+from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
+from toolkit.training.shared_inputs import agree
+
+
+def is_limited(device: torch.device) -> bool:
+    """Memory of this device ends with an error that a smaller micro-batch cures; a CPU's ends with a killed process."""
+    return device.type == "cuda"
+
+
+def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
+    """The run with micro-batches that every rank has memory for: its own, or the next smaller that divide. Collective.
+
+    Results do not depend on them. At ZeRO stage 3 and under model parallelism, whose passes are collective, there is no
+    trial.
+    """
+    ranks, parallel = engine.ranks, run.settings.parallel
+    if not is_limited(ranks.device) or engine.zero_stage == 3 or parallel.tp * parallel.pp > 1:
+        return run
+    while True:
+        with ranks.together(), torch_errors_explained(run):
+            found = _try_largest(run, engine)
+        if (reason := agree(ranks, found)) is None:
+            return run
+        gc.collect()
+        torch.cuda.empty_cache()
+        with ranks.together():
+            smaller = divide_smaller(run, run.division)
+            if smaller is None:
+                raise _out_of_memory(run, reason)
+            if ranks.rank == 0:
+                run.folder.write_resolved(to_toml(run.settings), dict(smaller.ds_config))
+                rows = smaller.batch.micro_batch_rows
+                print(f"{_described(run, reason)} Trying train.micro_batch_rows={rows}.", flush=True)
+        run = replace(run, division=smaller)
+
+
+@contextmanager
+def torch_errors_explained(run: ResolvedRun) -> Iterator[None]:
+    """Turn what torch raises out of memory, and what its compiler raises, into errors with a remedy."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(run, _words(error)) from error
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        remedy = "To train without it: --set train.compile=false."
+        raise SettingsError(f"torch.compile failed: {root_cause(error)}.\n{remedy}") from error
+
+
+def _try_largest(run: ResolvedRun, engine: Engine) -> str | None:
+    """What torch says where a micro-batch of the largest shape needs more memory than there is; None: it fits.
+
+    Every position is a target. It passes by DeepSpeed, whose hooks see no gradient: no rank waits for another.
+    """
+    shape_BS, device = run.division.batches.largest_micro_batch, engine.ranks.device
+    parameters, (memory,) = list(engine.module.parameters()), rank_memories(run, run.division)
+    positions_N = np.arange(math.prod(shape_BS))
+    # What a step has besides, of which DeepSpeed allocates a part in the first one only.
+    states = memory.weights + memory.optimizer + memory.gradients + memory.communication
+    here = torch.cuda.memory_allocated(device) + sum(each.numel() * each.element_size() for each in parameters)
+    try:
+        to_come = torch.empty(max(0, states - here), dtype=torch.uint8, device=device)
+        ids_BS = torch.zeros(shape_BS, dtype=torch.int64, device=device)
+        segments_BS, repeats = np.ones(shape_BS, np.int64), STATIC_TARGETS_MULTIPLE
+        layout = SegmentLayout.from_segments(segments_BS, device=device, positions_N=positions_N, most_repeats=repeats)
+        targets = {"positions_N": torch.as_tensor(positions_N, device=device), "labels_N": ids_BS.flatten()}
+        for kind in dict.fromkeys(objective.attention for objective in run.data.objectives.values()):
+            loss = engine.module(ids_BS, layout, kind, **targets, scale=1.0)
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        del to_come
+    except torch.OutOfMemoryError as error:
+        return _words(error)
+    return None
+
+
+def _words(error: torch.OutOfMemoryError) -> str:
+    """What torch asked for and had, without its advice."""
+    return str(error).partition(" If reserved")[0].strip()
+
+
+def _described(run: ResolvedRun, reason: str) -> str:
+    needed = max(rank_memories(run, run.division), key=lambda memory: memory.total)
+    return (
+        f"out of memory with {run.division.batch.micro_batch_rows} rows a micro-batch, for which "
+        f"{needed.total / 1e9:.1f} GB were expected ({parts_in_words(needed)}): {reason}"
+    )
+
+
+def _out_of_memory(run: ResolvedRun, reason: str) -> SettingsError:
+    smaller = divide_smaller(run, run.division)
+    fewer = "" if smaller is None else f"train.micro_batch_rows={smaller.batch.micro_batch_rows}, "
+    return SettingsError(
+        f"{_described(run, reason)}\nSet {fewer}train.activation_checkpointing or parallel.tp, or take a DeepSpeed "
+        "file of a higher stage."
+    )
