@@ -27,7 +27,7 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.stalls import timeout_seconds
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
-from toolkit.parallel.launcher import alone, check_launcher, read_launcher
+from toolkit.parallel.launcher import alone, check_launcher, read_launcher, unreachable
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
@@ -195,7 +195,10 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     # Groups made later have torch's timeouts, and not that of the first.
     timeout = timedelta(seconds=timeout_seconds())
     vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
-    deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
+    try:
+        deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", verbose=False)
+    except dist.DistNetworkError as error:
+        raise unreachable(str(error)) from None
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)
     return Ranks(parallel)
