@@ -8,18 +8,14 @@ import sys
 
 from toolkit.cli.exit_codes import guarded, print_error_on_rank_0
 from toolkit.core.console import survive_lost_output
+from toolkit.core.processes import end_after
 
 
 def main() -> None:
     """Read the arguments of a rank, prepare the bundled corpus where the quickstart preset is run, and pretrain."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--ds_config",
-        "--ds-config",
-        default="auto",
-        help="a DeepSpeed JSON, a shipped one (zero2), or auto",
-    )
+    what.add_argument("--ds_config", default="auto", help="a DeepSpeed JSON, a shipped one (zero2), or auto")
     what.add_argument(
         "--run_dir", help="a run folder that `toolkit train` has resolved; only --until is read beside it"
     )
@@ -30,8 +26,8 @@ def main() -> None:
     parser.add_argument(
         "--doctor", action="store_true", help="examine the ranks and machines of --config; train nothing"
     )
-    parser.add_argument("--local_rank", type=int, help="set by the deepspeed launcher")
-    arguments = parser.parse_args()
+    parser.add_argument("--local_rank", type=int, help="set by `deepspeed` and `torch.distributed.launch`")
+    arguments = parser.parse_args([_with_underscores(argument) for argument in sys.argv[1:]])
     if arguments.until is not None and arguments.until < 1:
         parser.error(f"argument --until: expected at least 1, got {arguments.until}")
 
@@ -57,6 +53,12 @@ def main() -> None:
     run_rank(arguments.config, arguments.overrides, ds_config=arguments.ds_config, until=arguments.until)
 
 
+def _with_underscores(argument: str) -> str:
+    """An option in its one spelling: launchers and people write --local-rank and --local_rank."""
+    name, equals, value = argument.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if argument.startswith("--") else argument
+
+
 if __name__ == "__main__":
     survive_lost_output()
-    sys.exit(guarded(main, report=print_error_on_rank_0))
+    end_after(lambda: guarded(main, report=print_error_on_rank_0))

@@ -154,7 +154,7 @@ def test_a_checkpoint_that_waits_is_not_deleted(tmp_path, monkeypatch):
     root = tmp_path / "run" / "checkpoints"
     (tmp_path / "tokenizer").mkdir()
     probes = Watched(declared, monkeypatch, "import time; time.sleep(60)")
-    retention = RetentionHook(root, declared.settings.checkpoint, probes)
+    retention = RetentionHook(root, declared.settings.checkpoint, probes, say=print)
     for step in (3, 4, 8, 12):
         write_checkpoint(root, step, states=states_of(step), tokenizer_folder=tmp_path / "tokenizer")
         probes.step(step, saved=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.core.files import PARTIAL_FILES
+from toolkit.core.text import counted
 
 CHECKPOINTS_FOLDER = "checkpoints"
 """In the folder of a run."""
@@ -61,10 +62,19 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a visible checkpoint; at no moment is a part of it visible."""
+    """Delete a visible checkpoint; at no moment is a part of it visible. What stays, `half_removed` tells."""
     hidden = set_aside(folder)
     if hidden is not None:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def half_removed(root: Path) -> str:
+    """Words on what could not be deleted of checkpoints below `root`, of which nobody reads a part; empty: nothing.
+
+    On NFS, a file that somebody has open keeps its folder. Each new checkpoint tries again.
+    """
+    left = len(list(root.glob(f"{_REMOVING_PREFIX}*")))
+    return f"{counted(left, 'removed checkpoint')} not deleted yet: {root}/{_REMOVING_PREFIX}*" if left else ""
 
 
 def remove_leftovers(root: Path) -> None:

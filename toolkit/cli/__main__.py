@@ -1,5 +1,5 @@
 """`python -m toolkit.cli`, where the `toolkit` script is not on the path."""
 
-from toolkit.cli.main import main
+from toolkit.cli.main import entry
 
-main()
+entry()

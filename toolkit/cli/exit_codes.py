@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from toolkit.core.environment import check_numbers
 from toolkit.core.errors import ToolkitError, is_out_of_room
 from toolkit.parallel.launcher import read_launcher
 
@@ -30,6 +31,13 @@ def print_error_on_rank_0(message: str) -> None:
 def guarded(program: Callable[[], object], *, report: Callable[[str], None] = print_error) -> int:
     """Run a program and return its exit code; bugs leave a traceback, and `report` gets the message of other errors."""
     is_debugging = bool(os.environ.get(DEBUG_VARIABLE))
+    try:
+        check_numbers()
+    except ToolkitError as error:
+        # Machines differ: once on each.
+        if read_launcher().local_rank == 0:
+            print_error(str(error))
+        return error.exit_code
     try:
         program()
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
+from toolkit.core.processes import end_after
 
 _COMMANDS = {
     "quickstart": "Run the whole path on bundled text",
@@ -198,3 +199,8 @@ def application() -> typer.Typer:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     sys.exit(guarded(lambda: get_command(application())(prog_name="toolkit")))
+
+
+def entry() -> NoReturn:
+    """The same, as all that this process does."""
+    end_after(main)

@@ -1,22 +1,28 @@
-"""Processes that end with others.
+"""How processes end: with others, and with an exit code that says what the program did.
 
 python -m toolkit.core.processes PID MODULE ...      runs a module as a program that ends with process PID
 """
 
+import atexit
 import os
 import runpy
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-
-import psutil
+from typing import NoReturn
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_INTERRUPTED = 130
+_OUTPUT_LOST = 120
+"""Python's own code where it cannot write what is left of the output."""
 
 
 def end_with(pid: int) -> None:
     """End this process at once, with exit code 1, soon after another one is gone; a thread watches that one."""
+    # Here, as below: `toolkit --help` needs neither.
+    import psutil
 
     def watch() -> None:
         with suppress(psutil.Error):
@@ -28,7 +34,57 @@ def end_with(pid: int) -> None:
     threading.Thread(target=watch, name=f"end-with-{pid}", daemon=True).start()
 
 
+def end_after(program: Callable[[], object]) -> NoReturn:
+    """Run a program as all that this process does, and end with the exit code that `sys.exit` would give its result.
+
+    If Python ends the interpreter while another thread is in native code, that thread is unwound where it comes back,
+    and in torch's bindings this aborts the process (SIGABRT), whatever the program did. So everything that Python runs
+    at exit is run here, and then the system ends the process. A file that nobody closed is not flushed.
+    """
+    try:
+        code = program()
+    except SystemExit as leaving:
+        code = leaving.code
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    if code is not None and not isinstance(code, int):
+        with suppress(OSError):
+            print(code, file=sys.stderr)
+        code = 1
+    # In Python's order: threads that are waited for, with the pools of concurrent.futures; what `atexit` has, with
+    # temporary folders, child processes, log files and process groups.
+    for finish in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            finish()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    is_flushed = _is_flushed()
+    os._exit((code or (0 if is_flushed else _OUTPUT_LOST)) & 0xFF)
+
+
+def _is_flushed() -> bool:
+    """Write what is left of the output, also that of C libraries, as NCCL's log; False where that fails."""
+    import ctypes
+
+    is_flushed = True
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            try:
+                stream.flush()
+            except (OSError, ValueError) as error:
+                is_flushed = False
+                with suppress(OSError):
+                    print(f"error: could not write what was printed: {error}", file=sys.stderr, flush=True)
+    ctypes.CDLL(None).fflush(None)
+    return is_flushed
+
+
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
     del sys.argv[:2]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+    def _module() -> None:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+    end_after(_module)

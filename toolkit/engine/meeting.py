@@ -15,7 +15,7 @@ from toolkit.core.text import first_few
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.rendezvous import store_on_loopback
 from toolkit.engine.stalls import timeout_seconds
-from toolkit.parallel.launcher import read_launcher
+from toolkit.parallel.launcher import read_launcher, unreachable
 
 # Ranks that are missing after so long without news of any are named.
 _SECONDS_OF_SILENCE = 120.0
@@ -42,10 +42,7 @@ def meet() -> Store:
             host, port, None, is_here, wait_for_workers=False, multi_tenant=True
         )
     except (OSError, dist.DistError) as error:
-        raise SettingsError(
-            f"{socket.gethostname()} does not meet rank 0 at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}\n"
-            "Give an address of rank 0's machine that this one reaches, and a port that is free there and open."
-        ) from None
+        raise unreachable(str(error)) from None
     store = PrefixStore("meeting", server)
     store.set_timeout(timedelta(days=1))
     store.set(f"{ours.rank}", "")

@@ -78,6 +78,7 @@ class _Watch(threading.Thread):
         self._rank, self._connections, self._hosts, self._end = rank, connections, hosts, end
         self._lost: tuple[int, str] | None = None
         self._is_lost, self._has_left = threading.Event(), threading.Event()
+        self._looking = threading.Lock()
         self._clock, self._places = StallClock(), dict[int, str]()
         self._asked_at: float | None = None
 
@@ -107,8 +108,10 @@ class _Watch(threading.Thread):
                     self._places[self._connections[key.fileobj]] = text  # type: ignore[index]
                 else:
                     self._send(_PLACE, place_of_rank())
-            if (stalled := self._stalled()) is not None:
-                return stalled
+            with self._looking:
+                # Not once this rank has left: Python's end aborts a process with a thread inside of torch.
+                if not self._has_left.is_set() and (stalled := self._stalled()) is not None:
+                    return stalled
         return None
 
     def _ask(self) -> None:
@@ -151,7 +154,8 @@ class _Watch(threading.Thread):
 
     def leave(self) -> None:
         """Tell the others that this rank leaves in order."""
-        self._has_left.set()
+        with self._looking:
+            self._has_left.set()
         self._send(_LEAVING)
 
     def _send(self, message: int, text: str = "") -> None:

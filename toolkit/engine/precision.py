@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.core.cache import CachedResult
+from toolkit.core.environment import given_threads
 from toolkit.core.locks import locked_file
 from toolkit.engine import gpus
 
@@ -33,7 +34,7 @@ def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precis
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
     if gpus.has_gpu():
         return "bf16", "the run is on GPUs"
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine))
+    threads = given_threads() or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine)
     return faster_on_this_cpu(threads)
 
 

@@ -28,7 +28,7 @@ from toolkit.engine.rendezvous import meeting_place, release_store, store_on_loo
 from toolkit.engine.stalls import timeout_seconds
 from toolkit.model.segments import to_device
 from toolkit.parallel.groups import process_groups
-from toolkit.parallel.launcher import alone, check_launcher, read_launcher
+from toolkit.parallel.launcher import alone, check_launcher, read_launcher, unreachable
 from toolkit.parallel.topology import ParallelSettings, topology
 
 _T = TypeVar("_T")
@@ -196,8 +196,11 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     # Groups made later have torch's timeouts, and not that of the first.
     timeout = timedelta(seconds=timeout_seconds())
     vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
-    method, _server = meeting_place(launched), store_on_loopback(launched)
-    deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", init_method=method, verbose=False)
+    try:
+        method, _server = meeting_place(launched), store_on_loopback(launched)
+        deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", init_method=method, verbose=False)
+    except (OSError, dist.DistNetworkError) as error:
+        raise unreachable(str(error)) from None
     release_store()
     # Always: without it a ZeRO-3 process aborts at exit.
     atexit.register(leave_ranks)

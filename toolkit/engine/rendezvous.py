@@ -10,7 +10,6 @@ from functools import cache
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from toolkit.core.errors import SettingsError
 from toolkit.parallel.launcher import LOOPBACK, Launched
 
 _BACKLOG = 4096
@@ -39,7 +38,7 @@ register_rendezvous_handler("alone", _alone)  # type: ignore[no-untyped-call]
 def store_on_loopback(launched: Launched) -> TCPStore | None:
     """The store's server, on rank 0 of a run of one machine; None on others, and where torchrun has one.
 
-    A store that torch makes at its port shares it. It stays until `release_store`.
+    A store that torch makes at its port shares it. It stays until `release_store`. An OSError where the port is in use.
     """
     if launched.rank or not launched.is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
@@ -48,13 +47,7 @@ def store_on_loopback(launched: Launched) -> TCPStore | None:
 
 @cache
 def _server(port: int) -> TCPStore:
-    try:
-        descriptor = socket.create_server((LOOPBACK, port), backlog=_BACKLOG).detach()
-    except OSError as error:
-        raise SettingsError(
-            f"rank 0 cannot listen at {LOOPBACK}:{port} (MASTER_PORT): {error.strerror}.\n"
-            "Choose a port that is free (--master_port)."
-        ) from None
+    descriptor = socket.create_server((LOOPBACK, port), backlog=_BACKLOG).detach()
     return TCPStore(LOOPBACK, port, None, True, wait_for_workers=False, multi_tenant=True, master_listen_fd=descriptor)
 
 

@@ -10,12 +10,12 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from toolkit.core.processes import end_with
+from toolkit.core.processes import end_after, end_with
 from toolkit.execution.work import Event, Failed, Finished, Lost, Work
 from toolkit.execution.worker import attempt, load_runner, redirect_output
 
@@ -76,8 +76,8 @@ class LocalExecutor:
             self._join(worker)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._runner, self._logs / f"worker-{worker}.log")
-        process = context.Process(target=_serve, args=arguments, name=f"worker-{worker}")
+        life = partial(_serve, theirs, self._runner, self._logs / f"worker-{worker}.log")
+        process = context.Process(target=end_after, args=(life,), name=f"worker-{worker}")
         with _environment(self._environments[worker]):
             process.start()
         # Else the pipe would stay open when the worker ends.

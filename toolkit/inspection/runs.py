@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.checkpoint.folders import half_removed
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
 from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.core.console import columns, facts
@@ -138,7 +139,8 @@ def _run_facts(
         mfu = f", MFU {last['mfu']:.1%}" if "mfu" in last else ""
         table.add_row("tokens", f"{last['tokens']:,} without padding, {last['tokens_per_second']:,.0f} a second{mfu}")
     sizes = [_folder_size(folder.checkpoints), _folder_size(folder.path)]
-    table.add_row("on disk", f"{_size(sizes[1])}, of which checkpoints {_size(sizes[0])}")
+    left = half_removed(folder.checkpoints)
+    table.add_row("on disk", f"{_size(sizes[1])}, of which checkpoints {_size(sizes[0])}{left and f'; {left}'}")
     return table
 
 

@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 _OTHER_STARTERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
 """How many processes they started, in a variable of each; none of them sets RANK."""
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+_LAST_PORT = 65_535
 _NEEDED = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _REMEDY = (
     "Start ranks with `deepspeed` or `torchrun`, which set all of these (docs/clusters.md). For a run in a single "
@@ -109,12 +110,23 @@ def check_launcher(environment: Mapping[str, str] = os.environ) -> None:
         return
     if missing := [name for name in _NEEDED if not environment.get(name)]:
         raise SettingsError(f"the environment has {shown}, but not {', '.join(missing)}.\n{_REMEDY}")
+    if not (port := environment["MASTER_PORT"]).isdecimal() or int(port) > _LAST_PORT:
+        raise SettingsError(f"expected a port, 0 to {_LAST_PORT:,}, found MASTER_PORT={port}.\n{_REMEDY}")
     place = read_launcher(environment)
     if place.rank >= place.world_size or place.local_rank >= place.local_world_size:
         raise SettingsError(
             f"ranks count from 0, but the environment has {shown} ({place.local_world_size} on this machine).\n"
             f"{_REMEDY}"
         )
+
+
+def unreachable(reason: str) -> SettingsError:
+    """The error of a rank that torch did not let meet the others, for a reason in torch's words."""
+    place = f"{read_launcher().main_address}:{os.environ.get('MASTER_PORT')}"
+    return SettingsError(
+        f"{socket.gethostname()} does not meet rank 0 at {place} (MASTER_ADDR, MASTER_PORT): {reason}\n"
+        "Give an address of rank 0's machine that this one reaches, and a port that is free there and open."
+    )
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

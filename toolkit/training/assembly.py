@@ -100,4 +100,5 @@ def _hooks(
         in_use.append(ProbeHook(run, report=report, say=console.say, is_stop_requested=is_stop_requested))
     if settings.checkpoint.copy_to is not None:
         in_use.append(CopyHook(run.folder, settings.checkpoint.copy_to, say=console.say))
-    return [log, console, slow, *in_use, RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use)]
+    retention = RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use, say=console.say)
+    return [log, console, slow, *in_use, retention]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from toolkit.checkpoint.folders import half_removed
 from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
@@ -129,8 +130,11 @@ class ConsoleHook(Hook):
 class RetentionHook(Hook):
     """Deletes checkpoints that need not be kept; `in_use` have the steps of those that somebody still has to read."""
 
-    def __init__(self, root: Path, settings: CheckpointSettings, *in_use: Container[int]) -> None:
-        self._root, self._settings, self._in_use = root, settings, in_use
+    def __init__(
+        self, root: Path, settings: CheckpointSettings, *in_use: Container[int], say: Callable[[str], object]
+    ) -> None:
+        self._root, self._settings, self._in_use, self._say = root, settings, in_use, say
+        self._is_told = False
 
     def __contains__(self, step: object) -> bool:
         return any(step in used for used in self._in_use)
@@ -145,3 +149,6 @@ class RetentionHook(Hook):
 
     def _retain(self) -> None:
         retain(self._root, keep=self._settings.keep, is_kept=self._settings.is_kept, in_use=self)
+        if not self._is_told and (left := half_removed(self._root)):
+            self._is_told = True
+            self._say(f"{left} (somebody may have files of it open). Each new checkpoint tries again.")

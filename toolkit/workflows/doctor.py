@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import toolkit
+from toolkit.checkpoint.folders import half_removed
 from toolkit.core.cache import digest_of
 from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError, UserError
@@ -32,7 +33,7 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.meeting import measure_speed, meet
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks
-from toolkit.parallel.launcher import check_launcher, read_launcher
+from toolkit.parallel.launcher import read_launcher
 from toolkit.run.corpora import open_corpora
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
 from toolkit.run.load import declare_run, declare_settings, to_toml
@@ -52,7 +53,6 @@ _SECONDS_FOR_LOCK = 5.0
 def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
     """Examine a run as one of its ranks; rank 0 prints a table, and a SettingsError on all names what is wrong."""
     with own_errors_reported():
-        check_launcher()
         store = meet()
         ranks = join()
         del store
@@ -116,6 +116,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     facts.same["run"] = {"run.dir": str(path), "settings": digest_of(to_toml(declared.settings))[:12]}
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts.free = shutil.disk_usage(folder).free
+    facts.left = (left := half_removed(declared.folder.checkpoints)) and f"; {left}"
     for check in RUN_CHECKS.machine:
         check(declared.settings)
     prepare_if_named(declared.settings.data)

@@ -46,6 +46,8 @@ class Facts:
     free: float = math.inf
     """Bytes on the disk of the run folder; `needed` is what checkpoints will take."""
     needed: float = 0.0
+    left: str = ""
+    """Words on what is left there of removed checkpoints."""
     speed: tuple[float, float] = (1.0, 1.0)
     """As `measure_speed` gives it."""
 
@@ -78,7 +80,7 @@ def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
     rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[1] for one in ranks)
     found = f"{rate / 1e6:,.0f} MB/s" if len(ranks) > 1 else "no other rank"
     remedy = _REMEDIES["all-reduce"] if len(ranks) > 1 and rate < _LEAST_RATES[device] else ""
-    disk = row("disk", f"{_gigabytes(needed)} for checkpoints", _gigabytes(least_free), full)
+    disk = row("disk", f"{_gigabytes(needed)} for checkpoints", _gigabytes(least_free) + ranks[0].left, full)
     return [
         row("start", "possible on each machine", there, errors),
         *[_same(check, ranks) for check in _SAME if ranks[0].same.get(check)],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.processes import end_with
+from toolkit.core.processes import end_after, end_with
 from toolkit.run.settings import ProbeSettings, RunSettings
 
 if TYPE_CHECKING:
@@ -151,4 +151,4 @@ def _packed_forward(body: "Body", features: "Features") -> "Iterator[tuple[int, 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_after(main)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from toolkit.core.errors import LostRankError, ToolkitError, UserError
 from toolkit.core.processes import end_with
 from toolkit.engine.ranks import has_joined
-from toolkit.parallel.launcher import STARTER_VARIABLE, read_launcher
+from toolkit.parallel.launcher import STARTER_VARIABLE, check_launcher, read_launcher
 from toolkit.run import RunFolder
 from toolkit.run.corpora import open_corpora
 from toolkit.run.load import declare_run
@@ -52,6 +52,7 @@ def own_errors_reported() -> Iterator[None]:
     if starter := os.environ.get(STARTER_VARIABLE):
         end_with(int(starter))
     try:
+        check_launcher()
         yield
     except LostRankError as error:
         if error.is_told_here and (rank := read_launcher().rank) != 0:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from toolkit.core.allocator import keep_freed_memory
+from toolkit.core.environment import given_threads
 from toolkit.core.types import AttentionKind
 from toolkit.engine import gpus
 from toolkit.engine.precision import choose_precision, cpu_threads
@@ -106,7 +107,7 @@ def seconds_of_step(settings: RunSettings, *, ranks: int) -> float:
     from toolkit.model.initialization import initialize_
 
     num_cores = len(os.sched_getaffinity(0))
-    threads = ranks * int(os.environ.get("OMP_NUM_THREADS") or max(1, num_cores // ranks))
+    threads = ranks * (given_threads() or max(1, num_cores // ranks))
     precision, _ = choose_precision(2, ranks_per_machine=ranks)
     encoder = Encoder(settings.model).to(torch.bfloat16 if precision == "bf16" else torch.float32)
     initialize_(encoder, seed=0)

@@ -1,0 +1,39 @@
+"""Numbers in the environment that we or DeepSpeed read, checked before anybody does."""
+
+import os
+import re
+
+from toolkit.core.errors import SettingsError
+
+_OMP_NUM_THREADS = "OMP_NUM_THREADS"
+_NUMBERS = {
+    _OMP_NUM_THREADS: (1, 65_536, "CPU threads; of a list, as 4,2, the first number counts"),
+    # A store of torch's counts nanoseconds.
+    "DEEPSPEED_TIMEOUT": (1, 1_000_000, "whole minutes"),
+    **dict.fromkeys(("RANK", "LOCAL_RANK"), (0, 10_000_000, "set by a launcher")),
+    **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), (1, 10_000_000, "set by a launcher")),
+}
+"""Least, most, and what it means."""
+
+
+def check_numbers() -> None:
+    """Refuse what is not such a number, as a SettingsError; a variable that is empty becomes one that is not set."""
+    for name, (least, most, meaning) in _NUMBERS.items():
+        value = os.environ.get(name)
+        if value is None:
+            continue
+        if not value.strip():
+            del os.environ[name]
+            continue
+        first = value.partition(",")[0] if name == _OMP_NUM_THREADS else value
+        if not (re.fullmatch(r"\s*[0-9]{1,9}\s*", first) and least <= int(first) <= most):
+            raise SettingsError(
+                f"the environment has {name}={value}; expected a whole number from {least:,} to {most:,} ({meaning}).\n"
+                "Set it to one, or unset it."
+            )
+
+
+def given_threads() -> int | None:
+    """CPU threads by OMP_NUM_THREADS; None where it is not set."""
+    value = os.environ.get(_OMP_NUM_THREADS)
+    return int(value.partition(",")[0]) if value else None
