@@ -52,6 +52,20 @@ class Fault:
 
 FAULTS = (
     Fault(
+        name="a finished process waits for the interpreter's end",
+        path="toolkit/core/processes.py",
+        old="    os._exit((code or (0 if is_flushed else _OUTPUT_LOST)) & 0xFF)",
+        new="    sys.exit(code or (0 if is_flushed else _OUTPUT_LOST))",
+        tests=("tests/core/test_processes.py",),
+    ),
+    Fault(
+        name="a rank that has left still looks at its process groups",
+        path="toolkit/engine/peers.py",
+        old="        with self._looking:\n            self._has_left.set()",
+        new="        self._has_left.set()",
+        tests=("tests/engine/test_peers.py",),
+    ),
+    Fault(
         name="doctor: a rank that has less than rank 0 is not compared at all",
         path="toolkit/training/shared_inputs.py",
         old="if inputs.get(name, ours).identity != ours.identity:",

@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.checkpoint import folders
+from toolkit.checkpoint.folders import half_removed
 from toolkit.checkpoint.read import newest_intact
-from toolkit.checkpoint.retention import retain
+from toolkit.checkpoint.retention import CheckpointSettings, retain
 from toolkit.core.errors import CheckpointError
+from toolkit.training.hooks import RetentionHook
 
 
 def steps(root: Path) -> list[int]:
@@ -93,3 +96,22 @@ def test_without_a_hint_at_the_latest_the_highest_steps_stay(
     latest.unlink() if content is None else latest.write_bytes(content)
     retain(root, 1)
     assert steps(root) == [3]
+
+
+def test_what_the_system_does_not_delete_is_told_once_and_tried_again(
+    write: Callable[..., Path], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS, a reader keeps a file, and with it its folder."""
+    said: list[str] = []
+    retention = RetentionHook(root, CheckpointSettings(keep=1), say=said.append)
+    with monkeypatch.context() as reader:
+        reader.setattr(folders.shutil, "rmtree", lambda path, **options: None)
+        for step in (1, 2, 3):
+            write(step)
+            retention.on_checkpoint(step)
+    assert steps(root) == [3]
+    (told,) = said
+    assert told.startswith(f"1 removed checkpoint not deleted yet: {root}/.removing-*")
+    assert half_removed(root).startswith("2 removed checkpoints not deleted yet")
+    write(4)
+    assert half_removed(root) == ""

@@ -3,6 +3,8 @@
 import base64
 import json
 import os
+import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from tests.support.forked import run_python
+from tests.support.launches import PRETRAIN
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
@@ -27,6 +30,7 @@ from toolkit.workflows.launch import (
     rank_command,
     what_is_left,
 )
+from toolkit.workflows.rank import own_errors_reported
 
 
 @pytest.fixture
@@ -157,9 +161,45 @@ def test_a_rank_that_fails_alone_says_why(tmp_path):
         f"runpy.run_path({str(launcher)!r}, run_name='__main__')"
     )
     words = ["-c", code, "--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]
-    environment = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+    environment = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     ended = run_python(words, folder=tmp_path, environment=environment)
     assert ended.code == 2
     assert ended.output.startswith("error: rank 1: ")
     assert "nowhere" in ended.output
     assert "Traceback" not in ended.output
+
+
+def test_a_port_in_use_is_told_in_a_line(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        # In the same start: what torchrun says of restarts and of its store.
+        elastic = {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_MAX_RESTARTS": "1"}
+        port = {"MASTER_PORT": str(taken.getsockname()[1]), "DS_ACCELERATOR": "cpu"}
+        code = f"import runpy\nrunpy.run_path({str(PRETRAIN)!r}, run_name='__main__')"
+        words = ["-c", code, "--config", str(write_run(tmp_path))]
+        ended = run_python(words, folder=tmp_path, environment={**place, **port, **elastic})
+    assert ended.code == 2
+    (line,) = re.findall(r"^error: .*", ended.output, re.MULTILINE)
+    assert f"rank 0 at 127.0.0.1:{port['MASTER_PORT']} (MASTER_ADDR, MASTER_PORT): " in line
+    assert "address already in use" in line
+    assert "Traceback" not in ended.output
+    assert "--max-restarts" not in ended.output
+
+
+@pytest.mark.parametrize(("store", "restarts", "is_told"), [("True", "1", True), ("True", "0", False)])
+def test_restarts_by_torchrun_that_mostly_fail_are_told(store, restarts, is_told, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", store)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    with own_errors_reported():
+        pass
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in capsys.readouterr().out) == is_told
+
+
+@pytest.mark.parametrize("dash", ["-", "_"])
+def test_options_of_a_rank_have_both_spellings(dash, monkeypatch, capsys, tmp_path):
+    """`torch.distributed.launch` writes --local-rank, and `deepspeed` --local_rank."""
+    options = ["--print_run_dir", "--ds_config=zero2", "--local_rank", "0", "--config", str(write_run(tmp_path))]
+    words = [option.replace("_", dash) if option.startswith("--") else option for option in options]
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *words, "--set", "run.dir=a-b_c"])
+    runpy.run_path(str(PRETRAIN))["main"]()
+    assert capsys.readouterr().out == "a-b_c\n"

@@ -1,5 +1,6 @@
 """Ranks that watch one another: who is told of a death, and who leaves in order. Ranks are threads here."""
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -228,3 +229,29 @@ def test_a_rank_that_says_nothing_is_named(monkeypatch, silent):
 
 def test_where_all_wait_it_is_the_network():
     assert "all ranks are there (NCCL_DEBUG" in peers.missing_ranks(["ann", "bob"], {0: "", 1: ""})[1]
+
+
+def test_a_rank_that_has_left_is_not_inside_of_torch():
+    """A thread that comes back from torch while Python ends aborts the process: it had let go of process groups."""
+    begun, ended = [], []
+
+    class Clock:
+        def has_stalled(self):
+            begun.append(1)
+            time.sleep(0.2)
+            ended.append(1)
+            return False
+
+    ours, theirs = socket.socketpair()
+    watch = peers._Watch(1, {ours: 0}, ["ann", "bob"], pytest.fail)
+    watch._clock = Clock()
+    watch.start()
+    theirs.sendall(peers._MESSAGE.pack(peers._PLACE, b""))
+    while not begun:
+        time.sleep(0.01)
+    watch.leave()
+    assert ended == begun
+    theirs.sendall(peers._MESSAGE.pack(peers._PLACE, b""))
+    watch.join(10)
+    assert ended == begun == [1]
+    theirs.close()

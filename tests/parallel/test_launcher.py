@@ -29,6 +29,9 @@ def test_what_launchers_set_is_accepted(environment):
         ({"RANK": "0", "WORLD_SIZE": "two"}, "expected numbers from the launcher.*RANK=0 WORLD_SIZE=two"),
         ({"RANK": "0"}, "has RANK=0, but not WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
         (_WHOLE | {"MASTER_ADDR": ""}, "but not MASTER_ADDR"),
+        # Kubernetes sets it so where a service is named master.
+        (_WHOLE | {"MASTER_PORT": "tcp://10.0.0.1:80"}, "expected a port, 0 to 65,535, found MASTER_PORT=tcp://"),
+        (_WHOLE | {"MASTER_PORT": "65536"}, "found MASTER_PORT=65536"),
         (_WHOLE | {"RANK": "2"}, "ranks count from 0, .*RANK=2 WORLD_SIZE=2 LOCAL_RANK=0"),
         (
             _WHOLE | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "1"},

@@ -44,6 +44,9 @@ def test_nothing_is_wrong_with_equal_ranks():
     assert [row.remedy for row in rows.values()] == [""] * 11
     assert rows["start"].found == "4 ranks on 2 machines"
     assert rows["disk"][1:3] == ("5.0 GB for checkpoints", "9.0 GB")
+    left = _ranks()
+    left[0].left = "; 2 removed checkpoints not deleted yet"
+    assert next(row.found for row in findings(left, device="cuda") if row.check == "disk") == f"9.0 GB{left[0].left}"
     # 2 (n - 1) / n times its bytes.
     assert rows["all-reduce"].found == "2,013 MB/s"
 

@@ -19,11 +19,9 @@ _NUMBERS = {
 def check_numbers() -> None:
     """Refuse what is not such a number, as a SettingsError; a variable that is empty becomes one that is not set."""
     for name, (least, most, meaning) in _NUMBERS.items():
-        value = os.environ.get(name)
-        if value is None:
-            continue
+        value = os.environ.get(name, "")
         if not value.strip():
-            del os.environ[name]
+            os.environ.pop(name, None)
             continue
         first = value.partition(",")[0] if name == _OMP_NUM_THREADS else value
         if not (re.fullmatch(r"\s*[0-9]{1,9}\s*", first) and least <= int(first) <= most):

@@ -13,11 +13,15 @@ from toolkit.parallel.launcher import STARTER_VARIABLE, check_launcher, read_lau
 from toolkit.run import RunFolder
 from toolkit.run.corpora import open_corpora
 from toolkit.run.load import declare_run
-from toolkit.run.resolve import Outcome
 from toolkit.training.pretrain import pretrain_declared, pretrain_resolved
 from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
+# The ranks of its second attempt would read there where those of the first one listened.
+_SHARED_STORE = (
+    "with --max-restarts, torchrun mostly fails to start ranks again that have met in its own store. Set "
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or leave the restarts to the queue: the same command resumes."
+)
 _SECONDS_FOR_RANK_0 = 15.0
 _SECONDS_FOR_TRACEBACK = 3.0
 
@@ -31,18 +35,18 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(declared)
-        _report(pretrain_declared(declared, ds_config=ds_config, until=until, checks=RUN_CHECKS))
+        _say(pretrain_declared(declared, ds_config=ds_config, until=until, checks=RUN_CHECKS))
 
 
 def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
     with own_errors_reported():
-        _report(pretrain_resolved(RunFolder(run_folder), until=until))
+        _say(pretrain_resolved(RunFolder(run_folder), until=until))
 
 
-def _report(outcome: Outcome) -> None:
+def _say(text: object) -> None:
     if read_launcher().rank == 0:
-        print(outcome, flush=True)
+        print(text, flush=True)
 
 
 @contextmanager
@@ -53,6 +57,8 @@ def own_errors_reported() -> Iterator[None]:
         end_with(int(starter))
     try:
         check_launcher()
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0":
+            _say(_SHARED_STORE)
         yield
     except LostRankError as error:
         if error.is_told_here and (rank := read_launcher().rank) != 0:
