@@ -181,7 +181,7 @@ def test_a_port_in_use_is_told_in_a_line(tmp_path):
     assert ended.code == 2
     (line,) = re.findall(r"^error: .*", ended.output, re.MULTILINE)
     assert f"rank 0 at 127.0.0.1:{port['MASTER_PORT']} (MASTER_ADDR, MASTER_PORT): " in line
-    assert "address already in use" in line
+    assert "Address already in use" in line
     assert "Traceback" not in ended.output
     assert "--max-restarts" not in ended.output
 

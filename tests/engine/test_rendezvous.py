@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from toolkit.core.errors import SettingsError
 from toolkit.engine import rendezvous
 from toolkit.parallel.launcher import LOOPBACK, Launched, read_launcher
 from toolkit.testing.distributed import run_distributed
@@ -84,10 +83,3 @@ def test_torchruns_own_store_is_used(variables):
     launched = _launched(variables, LOCAL_WORLD_SIZE="2", TORCHELASTIC_USE_AGENT_STORE="True")
     assert not _store_is_here(variables, launched)
     assert rendezvous.store_on_loopback(Launched(1, 1, 2, 2, is_launched=True)) is None
-
-
-def test_a_port_in_use_is_named(variables):
-    with rendezvous.listener(Launched(0, 0, 2, 2, is_launched=True)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=rf"cannot listen at 127.0.0.1:{port} \(MASTER_PORT\): Address already"):
-            rendezvous._server(port)
