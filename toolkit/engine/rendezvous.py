@@ -8,9 +8,9 @@ from contextlib import suppress
 from functools import cache
 
 from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch.distributed import DistNetworkError
 from torch.distributed.rendezvous import register_rendezvous_handler
 
-from toolkit.core.errors import SettingsError
 from toolkit.parallel.launcher import LOOPBACK, Launched
 
 _BACKLOG = 4096
@@ -51,10 +51,8 @@ def _server(port: int) -> TCPStore:
     try:
         descriptor = socket.create_server((LOOPBACK, port), backlog=_BACKLOG).detach()
     except OSError as error:
-        raise SettingsError(
-            f"rank 0 cannot listen at {LOOPBACK}:{port} (MASTER_PORT): {error.strerror}.\n"
-            "Choose a port that is free (--master_port)."
-        ) from None
+        # As torch's own store does.
+        raise DistNetworkError(str(error)) from None
     return TCPStore(LOOPBACK, port, None, True, wait_for_workers=False, multi_tenant=True, master_listen_fd=descriptor)
 
 
