@@ -720,10 +720,24 @@ FAULTS = (
         tests=("tests/data/test_corpus.py",),
     ),
     Fault(
+        name="rendezvous: the store of one machine listens to every network",
+        path="toolkit/engine/rendezvous.py",
+        old="descriptor = socket.create_server((LOOPBACK, port)",
+        new='descriptor = socket.create_server(("", port)',
+        tests=("tests/engine/test_rendezvous.py",),
+    ),
+    Fault(
+        name="connections: strangers may stay for as long as they like",
+        path="toolkit/engine/connections.py",
+        old="and time.monotonic() < until",
+        new="",
+        tests=("tests/engine/test_connections.py",),
+    ),
+    Fault(
         name="peers: a call that is lost is not made again",
-        path="toolkit/engine/peers.py",
-        old="            raise TimeoutError(f",
-        new="            pass\n        raise TimeoutError(f",
+        path="toolkit/engine/connections.py",
+        old='            raise TimeoutError(f"{host}',
+        new='            pass\n        raise TimeoutError(f"{host}',
         tests=("tests/engine/test_peers.py::test_more_ranks_call_than_the_system_keeps_waiting",),
     ),
     Fault(

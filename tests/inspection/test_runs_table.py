@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -156,7 +157,8 @@ def test_a_table_is_watched_until_ctrl_c(inspect, make, monkeypatch, tmp_path):
         folder.checkpoint(20).mkdir(parents=True)
 
     folder = make("one", line=20)
-    monkeypatch.setattr(time, "sleep", look)
+    # Another thread may sleep, and has no table.
+    monkeypatch.setattr(runs_table, "time", SimpleNamespace(sleep=look, time=time.time))
     code, lines, err = inspect(tmp_path / "runs", "--watch")
     assert (code, err) == (130, "")
     assert [line.split()[5] for line in lines if line.startswith("one ")] == ["failed", "finished"]

@@ -18,11 +18,14 @@ second server, the CDN, at another host name; it honours ranges and refuses a re
 files are redirected once inside the hub, as there. Not served: uploads, Xet, listings with `expand`.
 """
 
+import contextlib
 import hashlib
+import socket
 import threading
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import quote, unquote
 
 from tests.support.hub_protocol import Fault, HubHandler, Refused, Request, files_of
@@ -63,6 +66,7 @@ class HubServer:
     ) -> None:
         for server in self._servers:
             server.shutdown()
+            server.close_connections()
             server.server_close()
 
     def lock(self, repository: str, *tokens: str, is_listed: bool = False) -> None:
@@ -159,12 +163,30 @@ class HubServer:
         return sorted(folder.parent.glob(f"{folder.name}@*"))
 
 
-def _serve(host: str, hub: HubServer, role: str) -> ThreadingHTTPServer:
+class _Server(ThreadingHTTPServer):
+    """Its threads end with it: clients may keep their connections for longer."""
+
+    daemon_threads = False
+
+    def __init__(self, address: tuple[str, int], handler: type[HubHandler]) -> None:
+        super().__init__(address, handler)
+        self._connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.append(request)
+        super().process_request(request, client_address)
+
+    def close_connections(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _serve(host: str, hub: HubServer, role: str) -> _Server:
     class Handler(HubHandler):
         pass
 
     Handler.hub, Handler.role = hub, role
-    server = ThreadingHTTPServer((host, 0), Handler)
-    server.daemon_threads = True
+    server = _Server((host, 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
