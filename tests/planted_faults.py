@@ -1563,16 +1563,9 @@ FAULTS = (
     Fault(
         name="compiled blocks: ZeRO stage 3 breaks their graphs unasked",
         path="toolkit/run/division.py",
-        old="zero_stage(ds_config) < 3 if train.compile is None",
-        new="True if train.compile is None",
+        old="(gpus.has_gpu() and zero_stage(ds_config) < 3)",
+        new="gpus.has_gpu()",
         tests=("tests/run/test_gpu_choices.py::test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked",),
-    ),
-    Fault(
-        name="buckets: a share of an uneven vocabulary is rounded down",
-        path="toolkit/parallel/memory.py",
-        old="-(-size // tp) if number == shared",
-        new="size // tp if number == shared",
-        tests=("tests/parallel/test_memory.py::test_no_share_is_larger_than_the_largest_parameter",),
     ),
     Fault(
         name="csv: rows that a quotation mark swallowed count as one bad row",

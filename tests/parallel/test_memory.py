@@ -2,9 +2,8 @@
 
 import itertools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -15,14 +14,8 @@ from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.ranks import join_ranks
 from toolkit.engine.step import LossTerm, MicroBatch
 from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
-from toolkit.model.activation_checkpointing import checkpoint_blocks_
-from toolkit.model.compiled_blocks import compile_blocks_
-from toolkit.model.initialization import initialize_
-from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
-from toolkit.model.layers import joined_products
-from toolkit.parallel import tensor_parallel
-from toolkit.parallel.memory import RankMemory, largest_parameter, rank_memory, shapes_of_stages
+from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import batch_plan
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.division import BatchPlans, Division
@@ -81,21 +74,6 @@ def test_states_by_hand():
     assert (fp32.weights, fp32.optimizer, fp32.gradients, fp32.communication) == (4 * count, 8 * count, 8 * count, 0)
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3, 4])
-@pytest.mark.parametrize("vocab_size", [96, 97, 50_257])
-@pytest.mark.parametrize("family", ["llama", "modernbert"])
-def test_no_share_is_larger_than_the_largest_parameter(family, vocab_size, tp, monkeypatch):
-    """Nor is a bucket of that size too small for one, which DeepSpeed would reduce in a way of its own."""
-    sizes = {"hidden_size": 96, "intermediate_size": 144, "num_attention_heads": 12, "num_hidden_layers": 3}
-    model = ModelSettings.model_validate({"family": family, "vocab_size": vocab_size, **sizes})
-    monkeypatch.setattr(tensor_parallel, "dist", mock.Mock(get_world_size=lambda _: tp, get_rank=lambda _: 0))
-    with torch.device("meta"):
-        encoder = Encoder(model)
-    if tp > 1:
-        tensor_parallel.share_weights_(encoder, mock.Mock())
-    assert largest_parameter(model, tp) == max(parameter.numel() for parameter in encoder.parameters())
-
-
 def test_activations_by_hand():
     """100 positions of one block: width 64, 4 heads and 2 key-value heads of 16, feed-forward 128; 2 bytes."""
     model = model_settings("test", vocab_size=96, num_hidden_layers=1)
@@ -109,45 +87,6 @@ def test_activations_by_hand():
     # Chunks of 1,024 targets, and of 16,384.
     assert _one_rank(model, sequence_length=20_000).head == 8 * 1024 * 96 + 4 * 96 * 64
     assert _one_rank(model, sequence_length=20_000, form=Compiled()).head == 2 * 16_384 * 96 + 4 * 96 * 64
-
-
-@pytest.mark.costs(25)
-def test_joined_weights_are_those_that_compiled_blocks_keep():
-    """Of each forward pass that waits for its backward pass, as under a pipeline."""
-    model, passes = model_settings("test", vocab_size=96, num_hidden_layers=3), 2
-    encoder = Encoder(model).bfloat16()
-    initialize_(encoder, seed=0)
-    Kernels(None, joined_products, ()).apply_(encoder)
-    compile_blocks_(encoder)
-    checkpoint_blocks_(encoder.model.layers, "selective")
-    ids_BS = torch.zeros(2, 20, dtype=torch.int64)
-    layout = SegmentLayout.from_segments(torch.ones_like(ids_BS))
-    own = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
-    # Query, key and value of 64 + 32 + 32 rows; gate and up. All that is kept besides has a row for each position.
-    joined, kept = {(128, 64), (256, 64)}, dict[int, torch.Tensor]()
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.data_ptr() not in own and {tuple(tensor.shape), tuple(tensor.shape)[::-1]} & joined:
-            kept[tensor.data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        losses = [
-            encoder(ids_BS, layout, AttentionKind.CAUSAL, positions_N=ids_BS[0], labels_N=ids_BS[0], scale=1.0)
-            for _ in range(passes)
-        ]
-    assert all(loss.isfinite() for loss in losses)
-    found = sum(tensor.nbytes for tensor in kept.values())
-
-    (shape,) = shapes_of_stages(model, tp=1, stages=(range(3),), num_micro_batches=1)
-    waiting = replace(shape, micro_batches=passes)
-    sizes: list[int] = []
-    for products in ("joined", "separate"):
-        arguments: dict[str, Any] = {"dp": 1, "zero": {"stage": 1}, "precision": "bf16", "micro_batch_rows": 1}
-        arguments |= {"sequence_length": 100, "form": EAGER, "products": products}
-        sizes.append(rank_memory(waiting, activation_checkpointing="selective", **arguments).activations)
-    # The block that computes its second half again joins gate and up again.
-    assert sizes[0] - sizes[1] == found + 2 * 256 * 64
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,13 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.run
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.engine import gpus
-from toolkit.engine.ds_config import read_ds_config, shipped_ds_configs, zero_stage
+from toolkit.engine.ds_config import read_ds_config
 from toolkit.run.division import is_compiled, rank_memories
-from toolkit.run.load import declare_run, run_presets
+from toolkit.run.load import declare_run
 from toolkit.run.resolve import ResolvedRun, resolve_run
-from toolkit.run.settings import TrainSettings
-from toolkit.run.toml_files import read_toml
-
-PRESETS = Path(toolkit.run.__file__).parent / "presets"
 
 
 @pytest.fixture
@@ -75,24 +70,6 @@ def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPa
     assert told in _resolve(run_file, 10**12, monkeypatch).division.choices
     assert told not in _resolve(run_file, 10**12, monkeypatch, "train.compile=false").division.choices
     assert told not in _resolve(run_file, None, monkeypatch).division.choices
-
-
-@pytest.mark.parametrize("preset", run_presets())
-def test_no_preset_compiles_what_is_gathered_inside(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "has_gpu", lambda: True)
-    written = read_toml(PRESETS / f"{preset}.toml").get("train", {})
-    train = TrainSettings.model_validate({"global_batch_rows": 8} | written)
-    for name in shipped_ds_configs():
-        config = read_ds_config(name)
-        assert is_compiled(train, config) == (zero_stage(config) < 3)
-
-
-def test_who_compiles_what_is_gathered_inside_is_told(run_file: str) -> None:
-    declared = declare_run(run_file, ["train.compile=true", "train.micro_batch_rows=1"])
-    told = (
-        "train.compile true, but ZeRO stage 3 gathers weights inside blocks, where graphs would break: leave it unset"
-    )
-    assert told in resolve_run(declared, ds_config="zero3", num_ranks=2).division.choices
 
 
 def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
