@@ -1563,8 +1563,8 @@ FAULTS = (
     Fault(
         name="compiled blocks: ZeRO stage 3 breaks their graphs unasked",
         path="toolkit/run/division.py",
-        old="(gpus.has_gpu() and zero_stage(ds_config) < 3)",
-        new="gpus.has_gpu()",
+        old="return zero_stage(ds_config) < 3 if train.compile is None",
+        new="return True if train.compile is None",
         tests=("tests/run/test_gpu_choices.py::test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked",),
     ),
     Fault(

@@ -1,15 +1,24 @@
-"""What a step does besides arithmetic, counted: reads by the host, garbage collections. Ways to sum gradients agree."""
+"""What a step does besides arithmetic, counted: reads by the host, garbage collections. Ways to sum gradients agree.
+
+Also how often the host waits for a GPU: on a CPU, DeepSpeed leaves those lines out, so its accelerator is replaced by
+one that answers as CUDA's does.
+"""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from deepspeed.accelerator import get_accelerator, set_accelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.micro_batches import random_micro_batches
-from toolkit.engine.ds_config import resolve_ds_config
+from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.engine import Engine
 from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.ranks import join_ranks
@@ -70,6 +79,97 @@ class Counted:
         found = losses, reads.count, len(collections)
         engine.close()
         return found
+
+
+class _Waiter:
+    """A stream or an event of `_LikeCUDA`: all work is done, and waits of the host for it are counted."""
+
+    waits = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        _Waiter.waits += 1
+
+    def query(self) -> bool:
+        return True
+
+    def wait_on_device(self, *_: Any) -> None:
+        pass
+
+    wait_stream = wait_event = record = wait_on_device
+
+
+class _LikeCUDA(CPU_Accelerator):
+    """A CPU whose answers are those of a device that works by itself."""
+
+    Stream = Event = _Waiter
+
+    def is_synchronized_device(self) -> bool:
+        return False
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        _Waiter.waits += 1
+
+    def current_stream(self, device_index: int | None = None) -> _Waiter:
+        return _Waiter()
+
+    default_stream = current_stream
+
+
+@contextmanager
+def _like_cuda() -> Iterator[None]:
+    before = get_accelerator()
+    set_accelerator(_LikeCUDA())
+    try:
+        # Of streams of its own, a tensor on a CPU knows nothing.
+        with mock.patch.object(torch.Tensor, "record_stream"):
+            yield
+    finally:
+        set_accelerator(before)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Two steps with a shipped file; gives how often the host waits for the device in the second."""
+
+    file: str
+    accumulation: int
+    overlap_comm: bool | None = None
+
+    def __call__(self) -> int:
+        """Run them."""
+        ranks, config = join_ranks(), read_ds_config(self.file)
+        if self.overlap_comm is not None:
+            config["zero_optimization"]["overlap_comm"] = self.overlap_comm
+        plan = batch_plan(self.accumulation * ranks.world_size, 1, data_parallel=ranks.world_size)
+        resolved = resolve_ds_config(
+            config, batch=plan, grad_clip=1.0, precision="bf16", source="test", largest_parameter=97 * 64
+        )
+        with _like_cuda():
+            engine = Engine(tiny_encoder(seed=0), config=resolved, optimizer=OptimizerSettings(), ranks=ranks)
+            for step in range(2):
+                _Waiter.waits = 0
+                batches = random_micro_batches(step, ranks.rank, accumulation=self.accumulation, length=_LENGTH)
+                terms = [LossTerm(self.accumulation * _LENGTH * ranks.world_size)]
+                engine.train_step(batches, terms=terms, learning_rate=1e-2)
+            waits = _Waiter.waits
+            engine.close()
+        return waits
+
+
+def test_waits_for_a_gpu() -> None:
+    """With a stream for reductions, one after each backward pass; at stage 3 it is always there, and the step waits."""
+    expected = {
+        Waits("zero1", 1): 0, Waits("zero1", 3): 0,
+        Waits("zero2", 1): 1, Waits("zero2", 3): 3,
+        Waits("zero2", 1, overlap_comm=False): 0, Waits("zero2", 3, overlap_comm=False): 0,
+        Waits("zero3", 1): 2, Waits("zero3", 3): 4,
+        Waits("zero3", 3, overlap_comm=False): 4,
+    }  # fmt: skip
+    found = run_distributed(list(expected), world_size=2)
+    assert dict(zip(expected, found, strict=True)) == {case: [waits, waits] for case, waits in expected.items()}
 
 
 def test_a_step_costs_the_host_the_same_however_many_micro_batches_it_has() -> None:

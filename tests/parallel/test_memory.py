@@ -3,25 +3,39 @@
 import itertools
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from tests.support.memory import allocated_by
 from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.ranks import join_ranks
 from toolkit.engine.step import LossTerm, MicroBatch
-from toolkit.model import Encoder, ModelSettings, SegmentLayout, model_settings
+from toolkit.model import (
+    Encoder,
+    ModelSettings,
+    SegmentLayout,
+    checkpoint_blocks_,
+    compile_blocks_,
+    model_settings,
+)
+from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
-from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
+from toolkit.model.layers import joined_products
+from toolkit.parallel.memory import RankMemory, RankShape, largest_parameter, rank_memory, shapes_of_stages
+from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import batch_plan
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.division import BatchPlans, Division
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
+from toolkit.testing.models import MODEL_OPTIONS
 from toolkit.training.building import build_engine
 
 # 14M parameters: more would take minutes where a CPU has no products in bf16. Of its default size, a gradient bucket
@@ -87,6 +101,67 @@ def test_activations_by_hand():
     # Chunks of 1,024 targets, and of 16,384.
     assert _one_rank(model, sequence_length=20_000).head == 8 * 1024 * 96 + 4 * 96 * 64
     assert _one_rank(model, sequence_length=20_000, form=Compiled()).head == 2 * 16_384 * 96 + 4 * 96 * 64
+
+
+@pytest.mark.parametrize("options", [{}, *MODEL_OPTIONS.values()], ids=["plain", *MODEL_OPTIONS])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_bucket_holds_every_share(tp, options, monkeypatch):
+    """Of the shares that ranks really have, also where a vocabulary is odd, or smaller than the feed-forward."""
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: tp)
+    if tp > 1 and "num_key_value_heads" not in options:
+        options = options | {"num_key_value_heads": 2}
+    for vocab_size in (31, 96, 97, 50_257, 50_261):
+        model = model_settings("test", **({"vocab_size": vocab_size} | options))
+        for rank in range(tp):
+            monkeypatch.setattr(dist, "get_rank", lambda *_, rank=rank: rank)
+            with torch.device("meta"):
+                encoder = Encoder(model)
+            share_weights_(encoder, None)
+            sizes = [parameter.numel() for parameter in encoder.parameters()]
+            assert largest_parameter(model, tp) == max(sizes)
+            (shape,) = shapes_of_stages(model, tp=tp, stages=(range(model.num_hidden_layers),), num_micro_batches=1)
+            assert shape.parameters == sum(sizes)
+
+
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_joined_weights_are_those_that_compiled_blocks_keep(mode, monkeypatch):
+    """Of each forward pass its own; counted are saved tensors without a dimension of positions, but parameters."""
+    model = model_settings("test", vocab_size=97, num_hidden_layers=3)
+    encoder = Encoder(model)
+    Kernels(None, joined_products, ()).apply_(encoder)
+    torch._dynamo.reset()
+    with monkeypatch.context() as patched:
+        # The partition into forward and backward is that of every backend; this one generates no code.
+        backend = partial(torch.compile, backend="aot_eager_decomp_partition")
+        patched.setattr(torch, "compile", lambda function, **_: backend(function))
+        compile_blocks_(encoder)
+    checkpoint_blocks_(encoder.model.layers, mode)
+    layout = SegmentLayout.from_segments(torch.ones(2, 7, dtype=torch.int64))
+    own = {parameter.data_ptr() for parameter in encoder.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 2 and 14 not in tensor.shape and tensor.data_ptr() not in own:
+            kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    outputs = []
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for _ in range(2):
+            ids_BS = torch.zeros(2, 7, dtype=torch.int64)
+            outputs.append(encoder.model(ids_BS, layout, AttentionKind.BIDIRECTIONAL, None))
+    torch._dynamo.reset()
+    counted = sum(tensor.numel() for tensor in kept.values())
+    in_flight = RankShape(model, tp=1, blocks=range(3), micro_batches=2)
+    memory = partial(
+        rank_memory, in_flight, dp=1, zero={"stage": 1}, precision="fp32", micro_batch_rows=2, sequence_length=7,
+        activation_checkpointing=mode, form=EAGER,
+    )  # fmt: skip
+    # Width 64, 4 heads and 2 key-value heads of 16, feed-forward 128.
+    attention, feed_forward = 64 * 16 * (4 + 2 * 2), 64 * 2 * 128
+    again = {"none": 0, "selective": feed_forward, "full": attention + feed_forward}[mode]
+    assert memory(products="joined").activations - memory().activations == 4 * (counted + again)
+    assert counted == 2 * 3 * (attention + feed_forward - again)
 
 
 @dataclass(frozen=True)

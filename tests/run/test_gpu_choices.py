@@ -1,5 +1,7 @@
 """What a run on GPUs chooses for settings that are not given; the GPU here is made up."""
 
+import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,12 @@ import pytest
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
 from toolkit.engine import gpus
-from toolkit.engine.ds_config import read_ds_config
+from toolkit.engine.ds_config import read_ds_config, shipped_ds_configs, zero_stage
+from toolkit.run import run_presets
 from toolkit.run.division import is_compiled, rank_memories
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import ResolvedRun, resolve_run
+from toolkit.run.settings import TrainSettings
 
 
 @pytest.fixture
@@ -72,6 +76,31 @@ def test_blocks_are_compiled_on_gpus(run_file: str, monkeypatch: pytest.MonkeyPa
     assert told not in _resolve(run_file, None, monkeypatch).division.choices
 
 
+@pytest.mark.parametrize("preset", sorted(run_presets()))
+def test_a_preset_leaves_compilation_to_the_zero_stage(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs blocks are compiled but at stage 3, where graphs would break; on a CPU they are not."""
+    text = (resources.files("toolkit.run") / f"presets/{preset}.toml").read_text(encoding="utf-8")
+    train = TrainSettings.model_validate(tomllib.loads(text).get("train", {}))
+    for has_gpu in (True, False):
+        monkeypatch.setattr(gpus, "has_gpu", lambda has_gpu=has_gpu: has_gpu)
+        for name in shipped_ds_configs():
+            config = read_ds_config(name)
+            assert is_compiled(train, config) == (has_gpu and zero_stage(config) <= 2), name
+
+
+def test_memory_is_forecast_for_gpus(run_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that the run compiles there count as compiled, with or without a GPU here."""
+    needed = {
+        (gpu, compile): _needed(
+            _resolve(run_file, gpu, monkeypatch, "train.micro_batch_rows=2", f"train.compile={compile}")
+        )
+        for gpu in (None, 10**12)
+        for compile in ("true", "false")
+    }
+    assert needed[None, "true"] == needed[10**12, "true"] != needed[None, "false"] == needed[10**12, "false"]
+    assert _needed(_resolve(run_file, None, monkeypatch, "train.micro_batch_rows=2")) == needed[None, "true"]
+
+
 def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
     run_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +115,10 @@ def test_blocks_whose_weights_are_gathered_inside_are_compiled_if_asked(
     assert is_compiled(asked.settings.train, read_ds_config("zero3"))
     with pytest.raises(SettingsError, match=r"cannot run with train\.compile=true and ZeRO stage 3"):
         resolve_run(asked, ds_config="zero3", num_ranks=2)
+    broken = (
+        "train.compile true, but ZeRO stage 3 gathers weights inside blocks, where graphs would break: leave it unset"
+    )
+    for stage in (2, 3):
+        asked = declare_run(run_file, ["train.micro_batch_rows=1", "train.compile=true"])
+        found = resolve_run(asked, ds_config=f"zero{stage}", num_ranks=2)
+        assert (broken in found.division.choices) == (stage == 3)

@@ -24,13 +24,14 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
-from toolkit.model.parameters import EMBEDDING, Axis, before_blocks, behind_blocks, of_block, parameter_counts, shape_of
+from toolkit.model.parameters import EMBEDDING, Axis, before_blocks, behind_blocks, of_block, parameter_axes, shape_of
 from toolkit.parallel.division import TENSOR_PARALLEL_TABLE, Sharing
 
 if TYPE_CHECKING:
     from toolkit.model.kernels.cross_entropy_forms import CrossEntropyForm
 
 GradientReduction = Literal["in place", "copied"]
+ProductForm = Literal["joined", "separate"]
 
 _BUCKET = 500_000_000
 _LIVE_PARAMETERS = 1_000_000_000
@@ -77,20 +78,12 @@ class RankShape:
             axes |= behind_blocks(self.model)
             if self.model.tie_word_embeddings:
                 axes[EMBEDDING] = ("V", "D")
-        return sum(self._share(of) for of in axes.values())
+        return sum(_share_of(of, self.model, self.tp) for of in axes.values())
 
     @property
     def has_head(self) -> bool:
         """The last stage."""
         return self.blocks.stop == self.model.num_hidden_layers
-
-    def _share(self, axes: tuple[Axis, ...]) -> int:
-        """Numbers of a parameter on one rank."""
-        shape, sharing = shape_of(axes, self.model), TENSOR_PARALLEL_TABLE.get(axes, Sharing.INSIDE)
-        if sharing is Sharing.INSIDE:
-            return math.prod(shape)
-        shared = 1 if sharing is Sharing.ROW else 0
-        return math.prod(-(-size // self.tp) if number == shared else size for number, size in enumerate(shape))
 
 
 def shapes_of_stages(
@@ -115,23 +108,34 @@ def rank_memory(
     activation_checkpointing: ActivationCheckpointing,
     form: "CrossEntropyForm",
     gradient_reduction: GradientReduction = "in place",
+    products: ProductForm = "separate",
 ) -> RankMemory:
     """Bytes of one rank at the peak of a step, where attention is a flash kernel.
 
     There are `dp` copies of the model; `zero` is the block `zero_optimization` of the DeepSpeed file, B is
-    `micro_batch_rows` and S `sequence_length`.
+    `micro_batch_rows` and S `sequence_length`. `products` of compiled blocks are joined on a GPU, below stage 3.
     """
     width = 2 if precision == "bf16" else 4
     positions = micro_batch_rows * sequence_length
     weights, optimizer, gradients, communication = _states(shape, dp, zero, width, gradient_reduction)
     activations = width * positions * _activations_per_position(shape, activation_checkpointing)
+    if products == "joined":
+        activations += width * _joined_weights(shape, activation_checkpointing)
     return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions, width, form), communication)
 
 
 def largest_parameter(model: ModelSettings, tp: int) -> int:
     """Numbers in the largest parameter of a rank; the model has its vocabulary size."""
-    assert model.vocab_size is not None
-    return max(model.vocab_size, model.intermediate_size) * model.hidden_size // tp
+    return max(_share_of(axes, model, tp) for axes in set(parameter_axes(model).values()))
+
+
+def _share_of(axes: tuple[Axis, ...], model: ModelSettings, tp: int) -> int:
+    """Numbers of a parameter on one rank; of an uneven dimension, each rank's share is rounded up."""
+    shape, sharing = shape_of(axes, model), TENSOR_PARALLEL_TABLE.get(axes, Sharing.INSIDE)
+    if sharing is Sharing.INSIDE:
+        return math.prod(shape)
+    shared = 1 if sharing is Sharing.ROW else 0
+    return math.prod(-(-size // tp) if number == shared else size for number, size in enumerate(shape))
 
 
 def _states(
@@ -159,7 +163,7 @@ def _states(
         return width * count, master, _FP32 * count // dp + waiting, communication
     live = min(count, int(zero.get("stage3_max_live_parameters", _LIVE_PARAMETERS)))
     prefetched = min(count, int(zero.get("stage3_prefetch_bucket_size", _PREFETCH))) if dp > 1 else 0
-    largest = parameter_counts(shape.model).embedding // shape.tp
+    largest = _share_of(("V", "D"), shape.model, shape.tp)
     communication = _FP32 * bucket + width * prefetched + 2 * (width + _FP32) * largest
     return width * (count // dp + live), master, _FP32 * count // dp, communication
 
@@ -175,14 +179,28 @@ def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -
     # Less than a block is left out: ModernBERT's norm of embeddings, and what its head does before the matrix.
     whole = 4 * hidden + attention + 4 * inner
     kept = {"none": whole, "selective": 3 * hidden + attention + 2 * inner, "full": hidden}[mode]
-    again = 0 if mode == "none" else whole - kept
-    return len(shape.blocks) * kept * shape.micro_batches + again
+    return _over_blocks(shape, whole, kept)
+
+
+def _joined_weights(shape: RankShape, mode: ActivationCheckpointing) -> int:
+    """Numbers in weights put together for one product, which the compiler keeps for the backward pass."""
+    model = shape.model
+    heads = model.num_attention_heads + 2 * model.key_value_heads
+    # Of query, key and value; and of gate and up, in the half of a block that "selective" computes again.
+    attention = heads * model.head_size * model.hidden_size // shape.tp
+    whole = attention + 2 * model.intermediate_size * model.hidden_size // shape.tp
+    return _over_blocks(shape, whole, {"none": whole, "selective": attention, "full": 0}[mode])
+
+
+def _over_blocks(shape: RankShape, whole: int, kept: int) -> int:
+    """What blocks keep in each forward pass, and of the one at work what it computes again."""
+    return len(shape.blocks) * kept * shape.micro_batches + whole - kept
 
 
 def _head(shape: RankShape, positions: int, width: int, form: "CrossEntropyForm") -> int:
     """A chunk of logits as its form holds it, and the gradient of the matrix, which is summed in fp32."""
     if not shape.has_head:
         return 0
-    matrix = parameter_counts(shape.model).embedding // shape.tp
+    matrix = _share_of(("V", "D"), shape.model, shape.tp)
     columns = matrix // shape.model.hidden_size
     return form.bytes_per_logit(width) * min(positions, form.rows(columns)) * columns + _FP32 * matrix

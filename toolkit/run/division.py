@@ -138,11 +138,13 @@ def _batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: in
 
 
 def is_compiled(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
-    """True where blocks and loss are compiled on this machine.
+    """True where blocks and loss are compiled on this machine; unset, on GPUs alone."""
+    return _is_compiled_on_gpus(train, ds_config) if gpus.has_gpu() else train.compile is True
 
-    Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up.
-    """
-    return (gpus.has_gpu() and zero_stage(ds_config) < 3) if train.compile is None else train.compile
+
+def _is_compiled_on_gpus(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
+    """Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up."""
+    return zero_stage(ds_config) < 3 if train.compile is None else train.compile
 
 
 def describe_small(sizes: Sequence[int]) -> str:
@@ -162,7 +164,7 @@ def describe_stages(run: DeclaredRun) -> str:
 
 
 def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
-    """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
+    """Memory of the ranks of each pipeline stage at the peak of a step on GPUs; one without a pipeline.
 
     The vocabulary size is known; without a precision, bf16 is assumed.
     """
@@ -177,6 +179,7 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
     has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
     is_added_at_once = config.get("bf16", {}).get("immediate_grad_update", True)
     is_copied = not is_added_at_once or (batch.data_parallel > 1 and not has_one_group)
+    compiles = _is_compiled_on_gpus(settings.train, config)
     return [
         rank_memory(
             shape,
@@ -186,8 +189,9 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
             micro_batch_rows=rows,
             sequence_length=length,
             activation_checkpointing=settings.train.activation_checkpointing,
-            form=Compiled() if division.is_compiled and settings.parallel.tp == 1 else EAGER,
+            form=Compiled() if compiles and settings.parallel.tp == 1 else EAGER,
             gradient_reduction="copied" if is_copied else "in place",
+            products="joined" if compiles and zero_stage(config) < 3 else "separate",
         )
         for shape in shapes_of_stages(
             settings.model, tp=settings.parallel.tp, stages=run.stages, num_micro_batches=batch.accumulation

@@ -113,9 +113,11 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, chec
     data = read_rows(run, corpora)
     if small := division.batches.small:
         choices.append(describe_small(small))
+    broken = f"ZeRO stage {stage} gathers weights inside blocks, where graphs would break"
     if settings.train.compile is None and gpus.has_gpu():
-        why = f"ZeRO stage {stage} gathers weights inside blocks, where graphs would break"
-        choices.append(f"train.compile {'true: the run is on GPUs' if division.is_compiled else f'false: {why}'}")
+        choices.append(f"train.compile {'true: the run is on GPUs' if division.is_compiled else f'false: {broken}'}")
+    elif settings.train.compile and stage == 3:
+        choices.append(f"train.compile true, but {broken}: leave it unset")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(run))
     return PreparedRun(settings, run.plan, data, replace(division, ds_config=complete, choices=tuple(choices)), start)
