@@ -9,7 +9,15 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
 # A file's tests share what is expensive to make, so one process runs them all; tests/conftest.py says which come first.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test test-slow faults proofs lint bench
+# The lowest torch that pyproject allows, and the tests whose code is another one there.
+OLDEST := .venv-oldest
+OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt $(PIP_ARGS)
+OLDEST_TESTS := $(addprefix tests/,model/test_compiled_functions.py model/test_compiled_blocks.py model/test_loss.py \
+	model/test_pointwise.py model/test_targets_only.py model/test_attention.py equivalence/test_gradients.py \
+	training/test_compiled_shapes.py training/test_mixtures.py)
+
+.PHONY: quickstart test test-slow faults oldest-torch proofs lint bench
 
 quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
@@ -24,8 +32,12 @@ test-slow: $(VENV)/tests-installed
 faults: $(VENV)/tests-installed
 	$(BIN)/python -m tests.planted_faults $(FAULTS_ARGS)
 
+# Compiled blocks, attention, gradients and mixtures on the lowest torch allowed; installs it, some 3 GB.
+oldest-torch: $(OLDEST)/tests-installed
+	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS)
+
 # More than an hour; test-slow has a sample.
-proofs: $(VENV)/tests-installed
+proofs: $(VENV)/tests-installed oldest-torch
 	$(BIN)/python -m pytest -m long $(IN_PARALLEL)
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.layout_table --family modernbert --write docs/parallelism.md
@@ -55,4 +67,11 @@ $(VENV)/tests-installed: $(VENV)/installed
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
 	$(PIP) --editable ".[cluster,dedup,fast,test,lint]"
+	touch $@
+
+$(OLDEST)/tests-installed: pyproject.toml constraints-cpu.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	sed 's/^torch==.*/torch==$(OLDEST_TORCH)/' constraints-cpu.txt > $(OLDEST)/constraints.txt
+	$(OLDEST_PIP) torch
+	$(OLDEST_PIP) --editable ".[dedup,fast,test]"
 	touch $@

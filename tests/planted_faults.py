@@ -479,6 +479,27 @@ FAULTS = (
         tests=("tests/model/test_encoder.py",),
     ),
     Fault(
+        name="model: a rotation of fp32 has no gradient",
+        path="toolkit/model/layers.py",
+        old="return _rotate(grad_outputs[0], cos_T1E, -sin_T1E), None, None",
+        new="g, = grad_outputs; return _rotate(g, cos_T1E, -sin_T1E) * (g.dtype != torch.float32), None, None",
+        tests=("tests/model/test_pointwise.py", "tests/model/test_compiled_functions.py"),
+    ),
+    Fault(
+        name="model: a rotation of bf16 has no gradient",
+        path="toolkit/model/layers.py",
+        old="return _rotate(grad_outputs[0], cos_T1E, -sin_T1E), None, None",
+        new="g, = grad_outputs; return _rotate(g, cos_T1E, -sin_T1E) * (g.dtype != torch.bfloat16), None, None",
+        tests=("tests/model/test_pointwise.py", "tests/model/test_compiled_functions.py"),
+    ),
+    Fault(
+        name="model: a rotation of fp64 has no gradient",
+        path="toolkit/model/layers.py",
+        old="return _rotate(grad_outputs[0], cos_T1E, -sin_T1E), None, None",
+        new="g, = grad_outputs; return _rotate(g, cos_T1E, -sin_T1E) * (g.dtype != torch.float64), None, None",
+        tests=("tests/model/test_pointwise.py", "tests/model/test_compiled_functions.py"),
+    ),
+    Fault(
         name="loss: padding of the target list has a gradient",
         path="toolkit/model/kernels/cross_entropy.py",
         old="_wide_product(d_logits_NV.T, (hidden_ND * factor_N[:, None]).to(hidden_ND.dtype))",

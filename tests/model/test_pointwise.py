@@ -94,3 +94,11 @@ def test_bf16_is_rotated_in_fp32_and_rounded_once() -> None:
     angles = rope_cos_sin(torch.tensor([0, 1, 900, 2047]), 8, theta=10_000.0)
     assert {part.dtype for part in angles} == {torch.float32}
     assert torch.equal(apply_rope(tensor, angles), apply_rope(tensor.float(), angles).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_rotation_is_the_rotation_back_in_every_dtype(dtype: torch.dtype) -> None:
+    tensor, upstream = _random(5, 3, 8, seed=9, dtype=dtype), _random(5, 3, 8, seed=10, dtype=dtype).detach()
+    cos, sin = rope_cos_sin(torch.arange(5), 8, theta=50.0)
+    (found,) = torch.autograd.grad(apply_rope(tensor, (cos, sin)), tensor, upstream)
+    torch.testing.assert_close(found, apply_rope(upstream, (cos, -sin)), **tolerance(dtype))

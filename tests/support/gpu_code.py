@@ -65,10 +65,16 @@ _CALL = re.compile(r"^ +(?:\w+ = )?(?:extern_kernels|torch\.ops\.aten|aten)\.(\w
 _ROWS, _LENGTH, _CUT = 12, 2048, 700
 _SHARE = 0.4
 _TARGETS, _VOCABULARY = 9728, 128_256
-_CASES = (
-    ("210m", AttentionKind.BIDIRECTIONAL),
-    ("210m", AttentionKind.CAUSAL),
-    ("1b", AttentionKind.BIDIRECTIONAL),
+# Of each: its name, the preset, changes of it, the kind, and layers that are graphs of their own, by title.
+_TWO_LAYERS = {0: "block", 1: "last block"}
+_MODERNBERT = {0: "first block", 1: "window block", 3: "full block", 6: "last block"}
+_HEAD_NORMS = {"qk_norm": True, "qkv_bias": True}
+_CASES: tuple[tuple[str, str, dict[str, Any], AttentionKind, dict[int, str]], ...] = (
+    ("210m", "210m", {}, AttentionKind.BIDIRECTIONAL, _TWO_LAYERS),
+    ("210m", "210m", {}, AttentionKind.CAUSAL, _TWO_LAYERS),
+    ("1b", "1b", {}, AttentionKind.BIDIRECTIONAL, _TWO_LAYERS),
+    ("modernbert-base", "modernbert-base", {}, AttentionKind.BIDIRECTIONAL, _MODERNBERT),
+    ("610m with head norms and biases", "610m", _HEAD_NORMS, AttentionKind.BIDIRECTIONAL, _TWO_LAYERS),
 )
 
 
@@ -181,9 +187,11 @@ def _made_up_gpu() -> ExitStack:
     return stack
 
 
-def generate_blocks(preset: str, kind: AttentionKind) -> list[Graph]:
-    """Of a block and the last block of a preset, forward and backward: 12 rows of 2,048, targets at 40 %, padding."""
-    settings, generator = model_settings(preset, num_hidden_layers=2), Generator()
+def generate_blocks(
+    name: str, preset: str, changes: dict[str, Any], kind: AttentionKind, titles: dict[int, str]
+) -> list[Graph]:
+    """Of some layers of a preset, forward and backward: 12 rows of 2,048, targets at 40 %, padding."""
+    settings, generator = model_settings(preset, num_hidden_layers=max(titles) + 1, **changes), Generator()
     positions_N = np.flatnonzero(np.random.default_rng(0).random(_ROWS * _LENGTH) < _SHARE)
     positions_N = positions_N[: len(positions_N) // 256 * 256]
     segments_BS = np.ones((_ROWS, _LENGTH), dtype=np.int64)
@@ -209,9 +217,10 @@ def generate_blocks(preset: str, kind: AttentionKind) -> list[Graph]:
             targets=replace(layout.targets, bounds_M=mode.from_tensor(layout.targets.bounds_M)),
         )
         positions = mode.from_tensor(torch.from_numpy(positions_N))
-        (context,) = ForwardContext.by_layer_type(settings, layout, kind, positions).values()
-        for title, layer in zip(("block", "last block"), encoder.model.layers, strict=True):
-            generator.title = f"{preset} {kind}, {title}"
+        contexts = ForwardContext.by_layer_type(settings, layout, kind, positions)
+        for number, title in titles.items():
+            layer, context = encoder.model.layers[number], contexts[settings.layer_types[number]]
+            generator.title = f"{name} {kind}, {title}"
             shape = (_ROWS * _LENGTH, settings.hidden_size)
             hidden_TD = torch.empty(shape, dtype=torch.bfloat16, requires_grad=True)
             layer(hidden_TD, context).sum().backward()
@@ -239,7 +248,7 @@ def _compiled_by(generator: Generator) -> Any:
 
 def main() -> None:
     """Print the table; with an argument, also write each graph's source to that folder."""
-    graphs = [graph for preset, kind in _CASES for graph in generate_blocks(preset, kind)]
+    graphs = [graph for case in _CASES for graph in generate_blocks(*case)]
     for graph in [*graphs, *generate_loss(_VOCABULARY)]:
         print(*graph.lines(), sep="\n", flush=True)
         for folder in sys.argv[1:]:

@@ -120,7 +120,9 @@ def losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, 
     # As the compiler knows a softmax: it then takes largest and sum in one read. Of `torch.logsumexp` it makes two.
     largest_N1 = wide_NV.amax(dim=-1, keepdim=True)
     log_z_N = (largest_N1 + (wide_NV - largest_N1).exp().sum(dim=-1, keepdim=True).log()).squeeze(-1)
-    label_N = logits_NV.gather(1, labels_N.clamp(min=0)[:, None]).squeeze(1).to(wide_NV.dtype)
+    # Summed in the same read, and not gathered: on a CPU, torch 2.11 would gather after the logits are overwritten.
+    is_label_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == labels_N[:, None]
+    label_N = torch.where(is_label_NV, wide_NV, 0).sum(dim=-1)
     return torch.where(labels_N >= 0, log_z_N - label_N, 0), log_z_N
 
 
