@@ -20,11 +20,6 @@ BENCHMARK = BENCHMARKS / "gpu.py"
 ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu"}
 
 
-# What needs a GPU, a package that nothing here needs, or a setting that is refused.
-NOT_HERE = {"FA2, heads copied", "FA2, heads shared", "FA3 through torch", "FA4 through torch", "FA4 package", "flex"}
-NOT_HERE |= {"Liger", "flash_attention_2", "gradients summed in bf16", "queries at targets"}
-
-
 def _run(*arguments: str, timeout: int = 200) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCHMARK), *arguments]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout, check=False)
@@ -46,43 +41,6 @@ def test_without_a_gpu_it_says_so_and_leaves_with_2(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_an_unknown_section_is_named(monkeypatch):
-    given = argparse.Namespace(call=None, sections=["machine", "kernel"], presets=None)
-    with pytest.raises(SystemExit, match="--sections: unknown kernel; available: machine, tests, kernels"):
-        _module("gpu", monkeypatch)._planned(given)
-
-
-def test_it_measures_the_preset_that_it_is_told(tmp_path):
-    """The very function that runs on a GPU, on a CPU: the preset made toy-sized, a peak given, so that MFU is known."""
-    sizes = {"vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    overrides = [f"model.{name}={value}" for name, value in (sizes | heads).items()]
-    overrides += ["data.sequence_length=64", "train.compile=false", "log.peak_tflops=0.5", 'precision="fp32"']
-    script = (
-        f"import sys, json; sys.path.insert(0, {str(BENCHMARKS)!r}); import gpu_step, gpu_trace\n"
-        f"from pathlib import Path\nprofiler = gpu_trace.StepProfiler(6, trace=None)\n"
-        f"row = gpu_step.measure('210m', Path({str(tmp_path)!r}), micro_rows=2, steps=6, vocabulary=300, "
-        f"overrides={overrides!r}, profiler=profiler)\nprint(json.dumps(row))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout.splitlines()[-1])
-    assert row["first_loss"] == pytest.approx(5.70, abs=0.05)  # ln 300
-    assert row["tokens_per_second"] > 0
-    assert row["mfu"] == pytest.approx(row["model_flops_per_second"] / 0.5e12, rel=0.5)
-    assert (row["sequence_length"], row["micro_batches"], row["memory_gb"]) == (64, 4, None)
-    assert not (tmp_path / "run" / "checkpoints").exists()
-    groups = _grouped(row["profile"])
-    assert groups >= {"head products", "head pointwise", "attention", "feed-forward products", "q, k, v, o products"}
-    assert groups >= {"SwiGLU", "norms and residuals", "embedding", "accumulation", "update"}
-
-
-def _grouped(profile: dict[str, Any]) -> set[str]:
-    return {name for name, milliseconds in profile["groups_ms"].items() if milliseconds > 0}
-
-
 @pytest.mark.slow
 def test_the_machine_is_measured_at_begin_and_end(tmp_path):
     done = _run("--toy", "--sections", "machine", "--out", str(tmp_path))
@@ -101,53 +59,6 @@ def test_the_machine_is_measured_at_begin_and_end(tmp_path):
         "copy",
         "product",
     ]
-
-
-@pytest.mark.parametrize("layout_name", ["random-cut", "documents"])
-def test_queries_at_targets_are_compared_with_the_definition(layout_name, monkeypatch):
-    """With a kernel of the CPU in the place of a GPU's: right, its errors are those of bf16; with wrong bounds, not."""
-    attention = _module("gpu_attention", monkeypatch)
-    segments_BS = attention.segments_of(layout_name, rows=3, length=64)
-    layout = attention.SegmentLayout.from_segments(segments_BS)
-    everywhere = attention.Case((4, 2, 16), segments_BS, layout, AttentionKind.BIDIRECTIONAL, "eager", np.arange(192))
-    case = everywhere.at_targets()
-    assert everywhere.pairs == sum(length**2 for length in layout.lengths)
-    assert 0 < case.pairs < everywhere.pairs
-
-    def without_the_first_key(query, key, value, query_bounds, key_bounds, *rest):
-        return plain_flash(query, key.roll(1, 0), value, query_bounds, key_bounds, *rest)
-
-    names = [f"{name}_error" for name in ("output", "d_query", "d_key", "d_value")]
-    for kernel, is_right in ((plain_flash, True), (without_the_first_key, False)):
-        monkeypatch.setattr(attention, "flash_kernel", lambda kernel=kernel: kernel)
-        row = attention._measure(case, attention.CONTENDERS["queries at targets"], repeats=1)
-        assert [row[name] < 0.02 for name in names] == [is_right] * 4
-
-
-@pytest.mark.long
-def test_every_section_runs_at_toy_size(tmp_path):
-    """What fails on a GPU for a mistake in the benchmark, and not for the GPU, fails here first."""
-    done = _run("--toy", "--out", str(tmp_path), timeout=580)
-    rows = _rows(tmp_path)
-    assert [row for row in rows if "error" in row] == []
-    assert done.returncode == 0, done.stderr
-    measured, skipped = ([row for row in rows if ("skipped" in row) is wanted] for wanted in (False, True))
-    found = {(row["section"], row["what"]) for row in measured}
-    kernels = {("kernels", what) for what in ("product", "attention", "head", "pointwise", "optimizer")}
-    others = {("tests", "tests"), ("step", "run"), ("ablations", "run"), ("peer", "peer")}
-    assert found >= kernels | others | {("machine", what) for what in ("software", "gpu", "host", "copy", "product")}
-    assert {row["kernel"] for row in measured if row["what"] == "attention"} >= {"the toolkit's choice"}
-    missing = {row.get("kernel") or row.get("contender") or row.get("variant") or row["attention"] for row in skipped}
-    assert missing <= NOT_HERE
-    steps = [row for row in measured if row["section"] == "step"]
-    variants = ("12 rows", "planned rows", "clm", "documents")
-    found_steps = [(row["preset"], row["variant"]) for row in steps]
-    assert found_steps == [(preset, variant) for preset in ("210m", "610m", "1b") for variant in variants]
-    profiled = [_grouped(row["profile"]) for row in steps if "profile" in row]
-    assert len(profiled) == 6
-    assert all(groups >= {"head products", "attention", "update"} for groups in profiled)
-    assert (tmp_path / "trace-210m-12-rows.json.gz").is_file()
-    assert 20 < len(done.stdout.splitlines()) <= 60
 
 
 def test_a_job_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch):
@@ -185,44 +96,6 @@ def test_an_error_is_a_row_and_what_is_missing_another(monkeypatch):
         raise ImportError("cannot import name 'x' from 'toolkit.run'", name="toolkit.run")
 
     assert timing.attempt({}, renamed)["error"] == "ImportError: cannot import name 'x' from 'toolkit.run'"
-
-
-@pytest.mark.long
-def test_the_call_runs_at_toy_size(tmp_path):
-    done = _run("--toy", "--call", "ONE", "--out", str(tmp_path), timeout=580)
-    rows = _rows(tmp_path)
-    assert [row for row in rows if "error" in row] == []
-    assert done.returncode == 0, done.stderr
-    jobs = list(dict.fromkeys(row["job"] for row in rows))
-    assert (jobs[:4], jobs[-1]) == (["machine", "step:210m", "step:610m", "step:1b"], "tests")
-    runs = {row["variant"]: row["first_loss"] for row in rows if row.get("what") == "run" and row["preset"] == "210m"}
-    assert list(runs) == ["planned rows", "12 rows, flash2", "12 rows, flash2, plain forms", "1 rows", "zero2"]
-    assert runs["12 rows, flash2, plain forms"] == pytest.approx(runs["12 rows, flash2"], rel=1e-3)
-
-
-def test_the_call_has_steps_first_and_tests_last(monkeypatch):
-    calls, scale = _module("gpu_calls", monkeypatch), _module("gpu_scale", monkeypatch)
-    call = calls.CALLS["ONE"]
-
-    def planned(**chosen: Any) -> list[str]:
-        everything: dict[str, Any] = {"sections": calls.SECTIONS, "presets": scale.PRESETS}
-        return [job.name for job in calls.plan(call, scale.FULL, **everything | chosen)]
-
-    assert planned() == [
-        "machine",
-        "step:210m",
-        "step:610m",
-        "step:1b",
-        "ablations:forms",
-        "attention-random-cut",
-        "head-210m",
-        "ablations:rows",
-        "tests",
-    ]
-    assert planned(sections=["step"], presets=["1b"]) == ["step:1b"]
-    assert call.minutes == 9.5
-    # A job that hangs leaves time for the two that follow it.
-    assert max(job.limit_s for job in call.jobs(scale.FULL)) < 60 * call.minutes / 3
 
 
 def test_a_failed_test_and_an_allocator_that_fails_end_nothing(tmp_path, monkeypatch):
