@@ -90,7 +90,7 @@ def _machine(rows: Sequence[Row]) -> Iterator[str]:
 
 def _model(predicted: float | None) -> str:
     """What the model predicts, in brackets; nothing where it says nothing."""
-    return "" if predicted is None else f" [model {predicted:,.4g}]"
+    return "" if predicted is None else f" [model {predicted:,.0f}]" if predicted > 1000 else f" [model {predicted:g}]"
 
 
 def _launches(rows: Sequence[Row]) -> Iterator[str]:

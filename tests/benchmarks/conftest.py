@@ -1,6 +1,6 @@
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A module of benchmarks/ by name."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    yield importlib.import_module
+    return importlib.import_module
 
 
 @pytest.fixture(autouse=True)

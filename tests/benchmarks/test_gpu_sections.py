@@ -1,4 +1,4 @@
-"""Sections of benchmarks/gpu.py at toy size, with a stub of an H100: what fails on a GPU for a typo fails here first."""
+"""Sections of benchmarks/gpu.py at toy size, with a stub of an H100: what a typo would cost a GPU fails here first."""
 
 import contextlib
 import io
@@ -107,11 +107,10 @@ class Launched:
     def __call__(self) -> str:
         """Run it."""
         program, output = str(BENCHMARKS.parent / "launchers" / "pretrain.py"), io.StringIO()
-        with mock.patch.object(sys, "argv", [program, *self.arguments]), contextlib.redirect_stdout(output):
-            try:
-                runpy.run_path(program, run_name="__main__")
-            except SystemExit as end:
-                assert not end.code, output.getvalue()
+        argv = mock.patch.object(sys, "argv", [program, *self.arguments])
+        with argv, contextlib.redirect_stdout(output), pytest.raises(SystemExit) as end:
+            runpy.run_path(program, run_name="__main__")
+        assert not end.value.code, output.getvalue()
         return output.getvalue()
 
 
@@ -166,7 +165,7 @@ def test_a_launch_that_fails_says_why(module, monkeypatch, tmp_path):
     launches = module("gpu_launches")
     monkeypatch.setattr(launches, "PRETRAIN", tmp_path / "pretrain.py")
     launches.PRETRAIN.write_text("import sys\nprint('error: no such file:', sys.argv[2])\nsys.exit(2)\n")
-    with pytest.raises(RuntimeError, match="exit code 2: error: no such file: none.toml"):
+    with pytest.raises(RuntimeError, match=r"exit code 2: error: no such file: none\.toml"):
         launches.launch(["--config", "none.toml"], {})
 
 
