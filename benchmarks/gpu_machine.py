@@ -85,7 +85,7 @@ def _product(job: Job) -> Row:
 def measure_tests(job: Job) -> Rows:
     """The tests marked `gpu`, or those of them that end in time; a toy runs some, which skip themselves."""
     where = ("tests/model/test_attention_gpu.py",) if job.scale.name == "toy" else _TESTS
-    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
+    command = [sys.executable, "-m", "pytest", "-vv", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     stop = threading.Timer(job.limit_s - _SECONDS_TO_REPORT, process.kill)
     stop.start()

