@@ -1,23 +1,19 @@
-"""Everything that needs a GPU, in few calls: what is there, is it right, how fast, and where the time goes.
+"""Everything that needs a GPU, in three calls of at most ten minutes each on a lent machine.
 
-    python benchmarks/gpu.py [--call ONE] [--sections NAME...] [--presets NAME...] [--out FOLDER] [--toy]
+    python benchmarks/gpu.py [--call contact|numbers|rest] [--started EPOCH_SECONDS] [--out FOLDER] [--toy]
 
-Sections, each in processes of its own with a time limit:
+- `contact`: does it work? The machine; eight tiny runs by `launchers/pretrain.py`, each stopped and started again,
+  their losses beside those of a CPU; the tests marked `gpu`; a few steps of four presets.
+- `numbers`: how fast? Steps of three presets with the memory full, MLM and CLM, both kinds of windows, profiled;
+  attention kernels, head, transformers' EuroBERT, forms of the code, other numbers of rows.
+- `rest`: what failed in the others or was not reached, by the results in FOLDER; then all kernels and single settings.
 
-- `machine`: name, versions, whether expandable memory works (if not, the others do without), the rate of a large copy
-  and of a large product; at the end again.
-- `tests`: those marked `gpu`. They are reported, and what is measured does not wait for them.
-- `kernels`: matrix products of the presets, attention kernels, head, pointwise layers, optimizer.
-- `step`: training steps of the presets through the toolkit's own loop, one of them profiled.
-- `ablations`: the 210m with one thing changed in each run.
-- `peer`: transformers' EuroBERT on rows of the same size.
-
-`--call ONE` is what fits into one call of ten minutes on a machine: steps of the presets with full memory first, then
-the forms that were written for the compiler, attention, head, other numbers of rows, and the tests. Each result is at
-once a line of results.jsonl in FOLDER, what the processes print goes to log.txt there, and a table, with what the model
-of a step predicts beside, is printed last. A section that fails leaves a line with its error, and the others are still
-run. Without a GPU it says so and leaves with 2; `--toy` runs everything at toy size on a CPU, so that no minute of a
-GPU is lost to a mistake in this code.
+Without a call, all of them in up to an hour. A call has 8.7 minutes from `--started` (default: now), so that installing
+wheels can be counted in. Each job is a process of its own with a limit, and none starts without its least time. Each
+result is at once a line of results.jsonl in FOLDER; what the processes print goes to log.txt there; a table, with what
+the model of a step predicts for this card beside, is printed last. A job that fails leaves a line with its error, and
+the others are still run. Without a GPU it says so and leaves with 2; `--toy` runs a call at toy size on a CPU with a
+stub in the place of `torch.cuda`, so that no minute of a GPU is lost to a mistake in this code.
 """
 
 import argparse
@@ -26,8 +22,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from rows import append_row
@@ -36,8 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 # On a machine whose host name resolves to nothing, the libraries would look for an interface for long.
 _ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-_LEAST_SECONDS = 10
-_TOY_MINUTES = 60.0
+_CALL_MINUTES, _ALL_MINUTES = 8.7, 60.0
 Arguments = argparse.Namespace
 
 
@@ -52,55 +48,58 @@ def main() -> int:
         print("There is no GPU that torch can use here, so there is nothing to measure.", file=sys.stderr)
         return 2
     given.out.mkdir(parents=True, exist_ok=True)
-    return _run_child(given) if given.child else _run_all(given)
+    return _run_job(given) if given.child else _run_all(given)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--call", choices=["ONE"], help="what fits into ten minutes; default: all sections, all presets"
-    )
-    parser.add_argument("--sections", nargs="+", help="of the call, only these")
-    parser.add_argument("--presets", nargs="+", help="of the call, only these")
-    parser.add_argument("--minutes", type=float, help="no section begins later, and each ends by then")
+    parser.add_argument("--call", choices=["contact", "numbers", "rest"], help="default: all")
+    parser.add_argument("--started", type=float, default=time.time(), help="when the minutes began, by `date +%%s`")
+    parser.add_argument("--minutes", type=float, help="no job starts later, and each ends by then")
+    parser.add_argument("--jobs", nargs="+", default=["*"], help="of the call, only these, such as 'step:*'")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--toy", action="store_true", help="at toy size on a CPU: tries the code, measures nothing")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser
 
 
 def _planned(given: Arguments):  # type: ignore[no-untyped-def]
-    """The jobs that were asked for, and the minutes they have."""
-    import gpu_calls
-    import gpu_scale
+    """The jobs that were asked for."""
+    from gpu_calls import jobs_of
+    from gpu_scale import SCALES
+    from gpu_table import read_rows
 
-    call = gpu_calls.CALLS[given.call] if given.call else gpu_calls.ALL
-    for option, names in (("sections", gpu_calls.SECTIONS), ("presets", gpu_scale.PRESETS)):
-        if unknown := set(getattr(given, option) or ()) - set(names):
-            raise SystemExit(f"--{option}: unknown {', '.join(sorted(unknown))}; available: {', '.join(names)}.")
-    scale = gpu_scale.SCALES["toy" if given.toy else "full"]
-    sections, presets = given.sections or gpu_calls.SECTIONS, given.presets or gpu_scale.PRESETS
-    minutes = given.minutes or (_TOY_MINUTES if given.toy else call.minutes)
-    return scale, gpu_calls.plan(call, scale, sections=sections, presets=presets), minutes
+    jobs = jobs_of(given.call, SCALES["toy" if given.toy else "full"], read_rows(_results(given)))
+    return [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in given.jobs)]
 
 
-def _run_child(given: Arguments) -> int:
-    """Measure one job; its rows are kept one by one."""
-    from gpu_calls import measure_of
-    from gpu_scale import Job
+def _run_job(given: Arguments) -> int:
+    """Measure one job, of which a list of items may be named, until its seconds are over; its rows are kept one by one.
+
+    What came with `rest` is a job of all calls, too.
+    """
     from gpu_timing import error_row
 
-    scale, jobs, _ = _planned(given)
-    job = next(job for job in jobs if job.name == given.child)
-    named = {"section": job.section, "job": job.name, "scale": scale.name}
-    try:
-        measured = Job(job.section, job.name, scale, given.out, job.preset, job.runs, given.seconds)
-        for row in measure_of(job.name)(measured):
-            append_row(_results(given), named | row)
-    except Exception as error:
-        append_row(_results(given), named | error_row(error))
+    name, seconds, *items = given.child
+    job = next(job for job in _planned(argparse.Namespace(**vars(given) | {"call": None})) if job.name == name)
+    job = replace(job, items=tuple(item for item in job.items if item.name in items), folder=given.out)
+    with _stub() if given.toy else nullcontext():
+        try:
+            for row in job.measure(replace(job, limit_s=float(seconds))):
+                _append(given, name, row)
+        except Exception as error:
+            _append(given, name, error_row(error))
     return 0
+
+
+def _stub():  # type: ignore[no-untyped-def]
+    from tests.support.stub_gpu import stub_gpu
+
+    return stub_gpu()
+
+
+def _append(given: Arguments, name: str, row: dict[str, object]) -> None:
+    append_row(_results(given), {"call": given.started, "job": name, "scale": "toy" if given.toy else "full"} | row)
 
 
 def _run_all(given: Arguments) -> int:
@@ -108,15 +107,19 @@ def _run_all(given: Arguments) -> int:
     from gpu_table import read_rows, table
 
     num_before = len(read_rows(_results(given)))
-    _, jobs, minutes = _planned(given)
-    stop = time.monotonic() + 60 * minutes
-    for job in jobs:
-        # A CPU may take longer for a toy than a GPU for all of it.
-        seconds = stop - time.monotonic() if given.toy else min(job.limit_s, stop - time.monotonic())
-        failure = _run_job(given, job.name, seconds) if seconds > _LEAST_SECONDS else "no time was left"
-        if failure:
-            append_row(_results(given), {"section": job.section, "job": job.name, "error": failure})
-        print(f"{job.name}: {failure or 'ended'}", file=sys.stderr, flush=True)
+    minutes = given.minutes or (_CALL_MINUTES if given.call and not given.toy else _ALL_MINUTES)
+    stop = given.started + 60 * minutes
+    for job in _planned(given):
+        left = stop - time.time()
+        if left < job.least_s:
+            row = {"not_reached": f"{max(0.0, left):.0f} s were left, {job.least_s:g} are its least"}
+        else:
+            # A CPU may take longer for a toy than a GPU for all of it.
+            failure = _start_job(given, job, left if given.toy else min(job.limit_s, left))
+            row = {"error": failure} if failure else {}
+        if row:
+            _append(given, job.name, row)
+        print(f"{job.name}: {next(iter(row.values()), 'ended')}; {stop - time.time():.0f} s left", file=sys.stderr)
         found = read_rows(_results(given))[num_before:]
         if any(row.get("expandable_segments") is False for row in found):
             os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:False"
@@ -127,13 +130,15 @@ def _run_all(given: Arguments) -> int:
     return int(any("error" in row for row in rows))
 
 
-def _run_job(given: Arguments, name: str, seconds: float) -> str:
+def _start_job(given: Arguments, job, seconds: float) -> str:  # type: ignore[no-untyped-def]
     """Run a job in a process of its own; returns what is wrong if it did not end by itself, else nothing."""
-    command = [sys.executable, __file__, "--child", name, "--seconds", str(seconds), "--out", str(given.out)]
-    command += _passed_on(given)
-    environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": os.pathsep.join(_import_folders())}
+    command = [sys.executable, __file__, "--out", str(given.out), "--started", str(given.started)]
+    command += [*(["--toy"] if given.toy else []), "--child", job.name, str(seconds), *(one.name for one in job.items)]
+    # Folders of this checkout before anything installed, so that what is measured is what is here.
+    folders = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = _ENVIRONMENT | os.environ | {"PYTHONPATH": folders}
     with (given.out / "log.txt").open("a", encoding="utf-8") as log:
-        print(f"=== {name}", file=log, flush=True)
+        print(f"=== {job.name}", file=log, flush=True)
         # A session, since a compiling process has children.
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True, text=True
@@ -147,23 +152,6 @@ def _run_job(given: Arguments, name: str, seconds: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return "" if code == 0 else f"left with code {code}; log.txt has its output"
-
-
-def _passed_on(given: Arguments) -> Iterator[str]:
-    """Options that a job is chosen by."""
-    if given.toy:
-        yield "--toy"
-    if given.call:
-        yield from ("--call", given.call)
-    for option in ("sections", "presets"):
-        if names := getattr(given, option):
-            yield from (f"--{option}", *names)
-
-
-def _import_folders() -> Iterator[str]:
-    """Folders of this checkout before anything installed, so that what is measured is what is here."""
-    yield str(ROOT)
-    yield from filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 
 
 def _results(given: Arguments) -> Path:

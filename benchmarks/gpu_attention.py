@@ -1,5 +1,6 @@
 """Attention kernels for `benchmarks/gpu.py`: each on the shapes, layouts and kinds of training, with its error."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,16 +13,14 @@ import torch
 from gpu_scale import Job
 from gpu_timing import Row, Rows, attempt, device, median_ms, random, relative_error, tera_per_second
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import attend, attend_by_flash
-from toolkit.model.kernels.flash import flash_kernel
-from toolkit.model.kernels.plain_attention import attend_by_sdpa
+from toolkit.model.kernels import flash
 from toolkit.model.segments import SegmentLayout
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-LAYOUTS = ("random-cut", "documents", "one segment")
+LAYOUTS = ("random-cut", "documents")
 # Two products forward; five backward, one of which makes the scores again.
 _FORWARD_FLOPS, _BACKWARD_FLOPS = 4, 10
 _TARGETS_SHARE = 0.4
@@ -68,21 +67,25 @@ def measure_attention(job: Job) -> Rows:
     yield from _measure_contenders(job, LAYOUTS, tuple(CONTENDERS))
 
 
-def measure_random_cut(job: Job) -> Rows:
+def measure_run_kernels(job: Job) -> Rows:
     """The same of kernels that a run may take, on the rows of a run."""
     yield from _measure_contenders(job, LAYOUTS[:1], _OF_RUNS)
 
 
 def _measure_contenders(job: Job, layouts: Sequence[str], contenders: Sequence[str]) -> Rows:
     scale = job.scale
-    shapes = dict.fromkeys((s.num_attention_heads, s.key_value_heads, s.head_size) for s in scale.models.values())
+    shapes = dict.fromkeys(
+        (s.num_attention_heads, s.key_value_heads, s.head_size) for s in scale.kernel_models.values()
+    )
     for layout_name, heads, kind in product(layouts, shapes, AttentionKind):
         segments_BS = segments_of(layout_name, rows=scale.rows, length=scale.row_length)
         layout = SegmentLayout.from_segments(segments_BS, device=device())
         case = Case(heads, segments_BS, layout, kind, scale.compile_backend, np.arange(segments_BS.size))
         generator_state = torch.random.get_rng_state()
         for name in contenders:
-            if (name in ONE_LAYOUT and layout_name != LAYOUTS[0]) or (name in AT_TARGETS and case.is_causal):
+            if case.is_causal and name in (*ONE_LAYOUT, *AT_TARGETS):
+                continue
+            if name in ONE_LAYOUT and layout_name != LAYOUTS[0]:
                 continue
             torch.random.set_rng_state(generator_state)
             row = {"what": "attention", "kernel": name, "heads": "/".join(map(str, heads)), "layout": layout_name}
@@ -163,7 +166,7 @@ def _project(case: Case) -> Iterator[Attention]:
 
 def _at_targets(case: Case) -> Iterator[Attention]:
     """Calls of the last block: fewer queries than keys, and in some segments none."""
-    if (kernel := flash_kernel()) is None:
+    if (kernel := flash.flash_kernel()) is None:
         raise NotImplementedError("no flash kernel")
     positions_N = torch.from_numpy(case.positions_N).to(device())
 
@@ -173,38 +176,21 @@ def _at_targets(case: Case) -> Iterator[Attention]:
     yield attention
 
 
-def _spans(case: Case) -> Iterator[Attention]:
-    yield lambda query, key, value: attend_by_sdpa(query, key, value, case.kind, case.layout)
-
-
-def _torch_varlen(case: Case, *, copies: int = 1, **options: Any) -> Iterator[Attention]:
+def _flash_2(case: Case) -> Iterator[Attention]:
+    """Torch's own, whose kernel shares heads; older versions do so unasked."""
     from torch.nn.attention.varlen import varlen_attn
 
-    layout, window = case.layout, (-1, 0) if case.is_causal else (-1, -1)
+    layout, options = case.layout, {"window_size": (-1, 0) if case.is_causal else (-1, -1)}
+    if case.heads[0] != case.heads[1] and "enable_gqa" in inspect.signature(varlen_attn).parameters:
+        options["enable_gqa"] = True
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        key, value = (part.repeat_interleave(copies, 1) if copies > 1 else part for part in (key, value))
         bounds, longest = layout.bounds_M, layout.row_length
-        found = varlen_attn(query, key, value, bounds, bounds, longest, longest, window_size=window, **options)
+        found = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
         assert isinstance(found, Tensor)
         return found
 
     yield attention
-
-
-def _flash_2(case: Case) -> Iterator[Attention]:
-    """Torch's own, each query head with a copy of the heads that it reads."""
-    yield from _torch_varlen(case, copies=case.heads[0] // case.heads[1])
-
-
-def _flash_2_shared(case: Case) -> Iterator[Attention]:
-    """Torch's own, heads shared by the kernel."""
-    import inspect
-
-    from torch.nn.attention.varlen import varlen_attn
-
-    shares = case.heads[0] != case.heads[1] and "enable_gqa" in inspect.signature(varlen_attn).parameters
-    yield from _torch_varlen(case, **({"enable_gqa": True} if shares else {}))
 
 
 def _activated(case: Case, *, implementation: str) -> Iterator[Attention]:
@@ -213,23 +199,9 @@ def _activated(case: Case, *, implementation: str) -> Iterator[Attention]:
 
     attention.activate_flash_attention_impl(implementation)
     try:
-        yield from _flash_2_shared(case)
+        yield from _flash_2(case)
     finally:
         getattr(attention, "restore_flash_attention_impl", lambda: None)()
-
-
-def _flash_4(case: Case) -> Iterator[Attention]:
-    """The FA4 package's own function."""
-    from flash_attn.cute import flash_attn_varlen_func
-
-    bounds, longest = case.layout.bounds_M, case.layout.row_length
-    named = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds, "max_seqlen_q": longest, "max_seqlen_k": longest}
-
-    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        found = flash_attn_varlen_func(query, key, value, **named, causal=case.is_causal)
-        return found[0] if isinstance(found, tuple) else found
-
-    yield attention
 
 
 def _flex(case: Case) -> Iterator[Attention]:
@@ -242,10 +214,11 @@ def _flex(case: Case) -> Iterator[Attention]:
         return is_same & (query >= key) if case.is_causal else is_same
 
     size = segments_T.numel()
-    build = torch.compile(create_block_mask) if segments_T.is_cuda else create_block_mask
     # Each case is compiled, and Dynamo would give up at the ninth.
     torch._dynamo.reset()
-    mask = build(is_visible, None, None, size, size, device=str(segments_T.device))
+    mask = torch.compile(create_block_mask, backend=case.backend)(
+        is_visible, None, None, size, size, device=str(segments_T.device)
+    )
     compiled = torch.compile(flex_attention, backend=case.backend)
 
     def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -262,36 +235,16 @@ def _numbered(segments_BS: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[An
     return (segments_BS + rows_B1 * (segments_BS.max() + 1)).ravel()
 
 
-def _dense_cudnn(case: Case) -> Iterator[Attention]:
-    """Whole rows, whatever the segments: wrong for all but one segment, and a bound on what a kernel can reach."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    num_rows = len(case.segments_BS)
-
-    def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        parts = (part.unflatten(0, (num_rows, -1)).transpose(1, 2) for part in (query, key, value))
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION if query.is_cuda else SDPBackend.MATH):
-            is_shared = query.shape[1] != key.shape[1]
-            found = scaled_dot_product_attention(*parts, is_causal=case.is_causal, enable_gqa=is_shared)
-        return found.transpose(1, 2).flatten(0, 1)
-
-    yield attention
-
-
 CONTENDERS: dict[str, Callable[[Case], Iterator[Attention]]] = {
     "the toolkit's choice": _project,
     "queries at targets": _at_targets,
-    "FA2, heads copied": _flash_2,
-    "FA2, heads shared": _flash_2_shared,
+    "FA2": _flash_2,
     "FA3 through torch": partial(_activated, implementation="FA3"),
     "FA4 through torch": partial(_activated, implementation="FA4"),
-    "FA4 package": _flash_4,
     "flex": _flex,
-    "torch by spans": _spans,
-    "dense rows, cuDNN": _dense_cudnn,
 }
-_OF_RUNS = ("FA2, heads shared", "FA3 through torch", "FA4 through torch", "queries at targets")
+_OF_RUNS = ("FA2", "FA3 through torch", "FA4 through torch", "flex", "queries at targets")
 ONE_LAYOUT = ("flex",)
-"""Measured on the first layout alone: each is compiled for half a minute."""
+"""Measured bidirectional and on the first layout alone: each is compiled for half a minute."""
 AT_TARGETS = ("queries at targets",)
 """Measured with queries at targets, bidirectional; the others with queries everywhere."""

@@ -1,142 +1,108 @@
-"""Jobs of the sections and of the calls of `benchmarks/gpu.py`."""
+"""Jobs of the three calls of `benchmarks/gpu.py`, and what earlier calls left."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
-from gpu_attention import measure_attention, measure_random_cut
-from gpu_layers import measure_head, measure_optimizer, measure_pointwise, measure_toolkit_head
+from gpu_attention import measure_attention, measure_run_kernels
+from gpu_launches import CASES, measure_launches
+from gpu_layers import measure_head, measure_optimizer, measure_pointwise
 from gpu_machine import measure_machine, measure_roofs, measure_tests
 from gpu_matmul import measure_products
 from gpu_peer import measure_peer
-from gpu_scale import PRESETS, RunVariant, Scale
+from gpu_scale import MODERNBERT, PRESETS, Job, RunVariant, Scale
 from gpu_step import measure_runs
-from gpu_timing import Rows
+from gpu_timing import Row
 
-SECTIONS = ("machine", "tests", "kernels", "step", "ablations", "peer")
-EAGER = "train.compile=false"
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A job before it is started."""
-
-    section: str
-    name: str
-    limit_s: int
-    preset: str = ""
-    runs: tuple[RunVariant, ...] = ()
+BAD = {"error", "not_reached"}
+"""Keys of rows that call for another try."""
+_DOCUMENTS = ('data.windows="documents"',)
 
 
-MEASURES: dict[str, Callable[..., Rows]] = {
-    "machine": measure_machine,
-    "machine-end": measure_roofs,
-    "tests": measure_tests,
-    "kernels-products": measure_products,
-    "kernels-attention": measure_attention,
-    "kernels-head": measure_head,
-    "kernels-pointwise": measure_pointwise,
-    "kernels-optimizer": measure_optimizer,
-    "attention-random-cut": measure_random_cut,
-    "head-210m": measure_toolkit_head,
-    "peer": measure_peer,
-}
-"""By the name of a job; those that train are `measure_runs`."""
+def contact(scale: Scale) -> Iterator[Job]:
+    """Does it work at all, everywhere?"""
+    yield Job("machine", scale, 60, measure_machine)
+    yield Job("launches", scale, 210, measure_launches, 60, items=CASES)
+    yield Job("tests", scale, 150, measure_tests, 40)
+    for preset in (*PRESETS, MODERNBERT):
+        yield _runs(f"start:{preset}", scale, 80, RunVariant("12 rows, 4 steps", preset, scale.rows, steps=4))
 
 
-def measure_of(name: str) -> Callable[..., Rows]:
-    """Function that a job measures with."""
-    return MEASURES.get(name.partition(":")[0], measure_runs)
-
-
-@dataclass(frozen=True)
-class Call:
-    """Jobs of one call to a machine, and within how many minutes."""
-
-    minutes: float
-    jobs: Callable[[Scale], list[Planned]]
-
-
-def plan(call: Call, scale: Scale, *, sections: Iterable[str], presets: Iterable[str]) -> list[Planned]:
-    """The jobs of a call in their order, as far as they are of these sections and presets."""
-    wanted, named = set(sections), set(presets)
-    return [job for job in call.jobs(scale) if job.section in wanted and (not job.preset or job.preset in named)]
-
-
-def all_jobs(scale: Scale) -> list[Planned]:
-    """Each section; the machine is measured again at the end."""
-    return [
-        Planned("machine", "machine", 90),
-        Planned("tests", "tests", 300),
-        *(Planned("kernels", name, 150) for name in MEASURES if name.startswith("kernels-")),
-        *(_steps(preset, tuple(standard_steps(scale, preset)), seconds=360) for preset in PRESETS),
-        Planned("ablations", "ablations", 300, runs=tuple(ablations(scale))),
-        *(Planned("peer", f"peer:{preset}", 120, preset=preset) for preset in PRESETS),
-        Planned("machine", "machine-end", 60),
-    ]
-
-
-def one_call(scale: Scale) -> list[Planned]:
-    """Jobs most worth knowing first; what does not fit into the minutes is at the end.
-
-    The limits are half as long again as what a job should take: what has hung must not take the time of the others.
+def numbers(scale: Scale) -> Iterator[Job]:
+    """How fast, and where the time goes. Limits are half as long again as what a job should take, compiling included:
+    what has hung must not take the time of the others.
     """
-    full = {
-        preset: (RunVariant("planned rows", preset, scale.planned_rows[preset], is_profiled=True),)
-        for preset in PRESETS
-    }
-    full["210m"] = (replace(full["210m"][0], keeps_trace=True),)
-    flash2 = ('train.attention_kernel="flash2"',) if scale.has_gpu else ()
-    forms = (
-        RunVariant("12 rows, flash2", "210m", scale.rows, flash2),
-        RunVariant("12 rows, flash2, plain forms", "210m", scale.rows, flash2, forms="plain"),
+    yield Job("machine-numbers", scale, 60, measure_machine)
+    for preset, seconds in zip(PRESETS, (150, 170, 180), strict=True):
+        yield _runs(
+            f"step:{preset}",
+            scale,
+            seconds,
+            RunVariant("mlm", preset, is_profiled=True),
+            RunVariant("clm", preset, objective="clm"),
+            RunVariant("documents", preset, overrides=_DOCUMENTS),
+        )
+    yield Job("kernels-attention", scale, 120, measure_run_kernels, 30)
+    yield Job("kernels-head", scale, 60, measure_head)
+    yield _peer(scale, PRESETS[0])
+    flash2 = ('train.attention_kernel="flash2"',) if scale.name == "full" else ()
+    at_12 = RunVariant("12 rows, flash2", "210m", scale.rows, flash2)
+    plain = replace(at_12, name="12 rows, flash2, plain forms", forms="plain")
+    yield _runs("ablations:forms", scale, 130, at_12, plain)
+    few = (RunVariant(f"{rows} rows", "210m", rows) for rows in scale.few_rows)
+    yield _runs("ablations:rows", scale, 120, *few, RunVariant("zero2", "210m", scale.rows, ds_config="zero2"))
+
+
+def rest(scale: Scale) -> Iterator[Job]:
+    """What the first two calls have no time for."""
+    yield Job("machine-rest", scale, 60, measure_machine)
+    yield _runs("step:modernbert", scale, 120, RunVariant("mlm", MODERNBERT))
+    yield from (_peer(scale, preset) for preset in PRESETS[1:])
+    kernels = {"products": measure_products, "pointwise": measure_pointwise, "optimizer": measure_optimizer}
+    kernels["attention"] = measure_attention
+    yield from (Job(f"all-{name}", scale, 150, measure, 30) for name, measure in kernels.items())
+    change = partial(RunVariant, preset="210m", rows=scale.rows)
+    yield _runs(
+        "ablations:settings",
+        scale,
+        180,
+        change("as shipped"),
+        change("eager", overrides=("train.compile=false",)),
+        change("zero2", ds_config="zero2"),
+        change("documents", overrides=_DOCUMENTS),
     )
-    few = tuple(RunVariant(f"{rows} rows", "210m", rows) for rows in scale.call_rows)
-    zero2 = RunVariant("zero2", "210m", scale.rows, ds_changes=(("zero_optimization.stage", 2),))
-    return [
-        Planned("machine", "machine", 40),
-        _steps("210m", full["210m"], seconds=115),
-        _steps("610m", full["610m"], seconds=150),
-        _steps("1b", full["1b"], seconds=165),
-        Planned("ablations", "ablations:forms", 60, runs=forms),
-        Planned("kernels", "attention-random-cut", 90),
-        Planned("kernels", "head-210m", 30),
-        Planned("ablations", "ablations:rows", 90, runs=(*few, zero2)),
-        Planned("tests", "tests", 120),
-    ]
+    yield Job("machine-end", scale, 40, measure_roofs)
 
 
-def _steps(preset: str, runs: tuple[RunVariant, ...], *, seconds: int) -> Planned:
+CALLS = {"contact": contact, "numbers": numbers, "rest": rest}
+
+
+def jobs_of(call: str | None, scale: Scale, rows: Sequence[Row]) -> list[Job]:
+    """Jobs of a call in their order; of the last, first what `rows` of the others lack. Without a call, of all."""
+    if call == "rest":
+        earlier = [*contact(scale), *numbers(scale)]
+        first, *others = rest(scale)
+        return [first, *remaining(earlier, rows), *others]
+    return [job for jobs in ([CALLS[call]] if call else CALLS.values()) for job in jobs(scale)]
+
+
+def remaining(jobs: Sequence[Job], rows: Sequence[Row]) -> Iterator[Job]:
+    """Jobs that failed or were not reached; of those that train, the runs that did."""
+    for job in jobs:
+        own = [row for row in rows if row["job"] == job.name]
+        good = {row.get("variant") for row in own if not BAD & row.keys()}
+        last = [row for row in own if row["call"] == max(row["call"] for row in own)]
+        if job.items:
+            if left := tuple(item for item in job.items if item.name not in good):
+                yield replace(job, items=left)
+        elif not own or any(BAD & row.keys() for row in last):
+            yield job
+
+
+def _runs(name: str, scale: Scale, seconds: float, *variants: RunVariant) -> Job:
     """A process for each preset: the memory of one must not stand in the way of the next."""
-    return Planned("step", f"step:{preset}", seconds, preset=preset, runs=runs)
+    return Job(name, scale, seconds, measure_runs, 45, items=variants)
 
 
-def standard_steps(scale: Scale, preset: str) -> Iterator[RunVariant]:
-    """12 rows, and as many as fill the memory: with MLM, with CLM, and with windows that are documents."""
-    rows = scale.planned_rows[preset]
-    yield RunVariant("12 rows", preset, scale.rows, is_profiled=True, keeps_trace=preset == "210m")
-    yield RunVariant("planned rows", preset, rows, is_profiled=True)
-    yield RunVariant("clm", preset, rows, objective="clm")
-    yield RunVariant("documents", preset, rows, ('data.windows="documents"',))
-
-
-def ablations(scale: Scale) -> Iterator[RunVariant]:
-    """The 210m with one thing changed in each run; the first is the one that the others differ from."""
-    rows = scale.rows
-    yield RunVariant("as shipped", "210m", rows)
-    yield RunVariant("eager", "210m", rows, (EAGER,))
-    changes: dict[str, tuple[tuple[str, object], ...]] = {
-        "timers on": (("timers.throughput.enabled", True),),
-        "gradients summed in bf16": (("communication_data_type", "bf16"),),
-        "gradients added at once": (("bf16.immediate_grad_update", True),),
-        "gradients added later": (("bf16.immediate_grad_update", False),),
-        "zero2": (("zero_optimization.stage", 2),),
-    }
-    for name, ds_changes in changes.items():
-        yield RunVariant(name, "210m", rows, ds_changes=ds_changes)
-    yield RunVariant("documents", "210m", rows, ('data.windows="documents"',))
-    for few_or_many in scale.ablated_rows:
-        yield RunVariant(f"{few_or_many} rows", "210m", few_or_many)
-
-
-CALLS = {"ONE": Call(9.5, one_call)}
-ALL = Call(60.0, all_jobs)
+def _peer(scale: Scale, preset: str) -> Job:
+    return Job(f"peer:{preset}", scale, 75, measure_peer, 30, preset=preset)

@@ -7,17 +7,16 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from toolkit.model import compiled_blocks, layers
+from toolkit.model import compiled_blocks
 from toolkit.model.kernels import cross_entropy_forms
 
 
 @contextmanager
 def plain_forms() -> Iterator[None]:
-    """The softmax by torch's own function, rotation by `cat`, and the compiler's own way with a `cat`; within."""
+    """The softmax by torch's own function and the compiler's own way with a `cat`; within."""
     cross_entropy_forms.compiled_parts.cache_clear()
     with (
         mock.patch.object(cross_entropy_forms, "losses_and_normaliser", _losses_and_normaliser),
-        mock.patch.object(layers, "_rotate", _rotate),
         mock.patch.object(compiled_blocks, "_compiler_options", dict),
     ):
         yield
@@ -29,9 +28,3 @@ def _losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor,
     log_z_N = torch.logsumexp(wide_NV, dim=-1)
     label_N = logits_NV.gather(1, labels_N.clamp(min=0)[:, None]).squeeze(1).to(wide_NV.dtype)
     return torch.where(labels_N >= 0, log_z_N - label_N, 0), log_z_N
-
-
-def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
-    wide_THE = tensor_THE.to(torch.promote_types(tensor_THE.dtype, cos_T1E.dtype))
-    first, second = wide_THE.chunk(2, dim=-1)
-    return torch.cat((second, first), dim=-1).mul_(sin_T1E).addcmul_(wide_THE, cos_T1E).to(tensor_THE.dtype)

@@ -1,6 +1,6 @@
 """Head, pointwise layers and optimizer for `benchmarks/gpu.py`: milliseconds, bytes a second, memory, errors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -18,9 +18,9 @@ from gpu_timing import (
     tera_per_second,
 )
 from torch import Tensor
-from torch.nn.functional import cross_entropy, silu
+from torch.nn.functional import silu
 
-from toolkit.model import ModelSettings
+from toolkit.model import parameter_counts
 from toolkit.model.kernels.cross_entropy import cross_entropy_sum
 from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled, CrossEntropyForm
 from toolkit.model.layers import apply_rope, rms_norm, rope_cos_sin
@@ -29,23 +29,11 @@ _BF16 = 2
 # Parameter, gradient and two moments are read, all but the gradient written, in fp32.
 _ADAMW_BYTES = 28
 _MATMULS_IN_HEAD = 3
-HeadLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def measure_head(job: Job) -> Rows:
-    """Loss and gradients at the targets of a micro-batch: ms, TFLOP/s, memory, errors against fp64."""
-    yield from _measure_heads(job, job.scale.models, lambda: head_contenders(job))
-
-
-def measure_toolkit_head(job: Job) -> Rows:
-    """The same of the 210m and the toolkit's two forms alone."""
-    yield from _measure_heads(job, {"210m": job.scale.models["210m"]}, toolkit_heads)
-
-
-def _measure_heads(
-    job: Job, models: Mapping[str, ModelSettings], contenders: Callable[[], Iterable[tuple[str, HeadLoss]]]
-) -> Rows:
-    for preset, settings in models.items():
+    """Loss and gradients of both forms at the targets of a micro-batch: ms, TFLOP/s, memory, errors against fp64."""
+    for preset, settings in job.scale.kernel_models.items():
         assert settings.vocab_size is not None
         torch.manual_seed(0)
         hidden_ND = random(job.scale.targets, settings.hidden_size).requires_grad_()
@@ -53,51 +41,11 @@ def _measure_heads(
         labels_N = torch.randint(settings.vocab_size, (job.scale.targets,), device=device())
         inputs = (hidden_ND, weight_VD, labels_N)
         expected = _expected_head(*inputs)
-        for name, work in contenders():
+        for name, form in (("compiled", Compiled()), ("eager", EAGER)):
             row = {"what": "head", "preset": preset, "contender": name, "targets": job.scale.targets}
-            yield attempt(row, partial(_measure_head, work, inputs, expected, repeats=job.scale.repeats))
+            yield attempt(row, partial(_measure_head, form, inputs, expected, repeats=job.scale.repeats))
         del expected
         free_memory()
-
-
-def head_contenders(job: Job) -> Iterator[tuple[str, HeadLoss]]:
-    """The toolkit's head in both forms and at other chunk sizes, whole logits, and Liger's where it is installed."""
-    yield from toolkit_heads()
-    for chunk_rows in job.scale.head_chunks:
-        yield f"compiled, {chunk_rows} rows a chunk", partial(_ours, form=_CompiledChunks(chunk_rows))
-    yield "logits whole, compiled", torch.compile(_whole, backend=job.scale.compile_backend)
-    yield "Liger", _liger
-
-
-def toolkit_heads() -> Iterator[tuple[str, HeadLoss]]:
-    """The toolkit's head in both forms."""
-    yield "the toolkit's, compiled", partial(_ours, form=Compiled())
-    yield "the toolkit's, eager", _ours
-
-
-def _ours(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, form: CrossEntropyForm = EAGER) -> Tensor:
-    return cross_entropy_sum(hidden_ND, weight_VD, labels_N, form=form)[0]
-
-
-class _CompiledChunks(Compiled):
-    """The compiled form with chunks of another size."""
-
-    def __init__(self, chunk_rows: int) -> None:
-        self._chunk_rows = chunk_rows
-
-    def rows(self, vocabulary: int) -> int:
-        return self._chunk_rows
-
-
-def _whole(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
-    return cross_entropy((hidden_ND @ weight_VD.T).float(), labels_N, reduction="sum")
-
-
-def _liger(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> Tensor:
-    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-    found: Tensor = LigerFusedLinearCrossEntropyLoss(reduction="sum")(weight_VD, hidden_ND, labels_N)
-    return found
 
 
 def _expected_head(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -119,14 +67,21 @@ def _expected_head(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor) -> tu
 
 
 def _measure_head(
-    work: HeadLoss, inputs: tuple[Tensor, Tensor, Tensor], expected: tuple[Tensor, Tensor, Tensor], *, repeats: int
+    form: CrossEntropyForm,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    expected: tuple[Tensor, Tensor, Tensor],
+    *,
+    repeats: int,
 ) -> Row:
     hidden_ND, weight_VD, _ = inputs
 
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(work(*inputs), (hidden_ND, weight_VD))
+    def loss() -> Tensor:
+        return cross_entropy_sum(*inputs, form=form)[0]
 
-    found = (work(*inputs).detach(), *both())
+    def both() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(loss(), (hidden_ND, weight_VD))
+
+    found = (loss().detach(), *both())
     names = ("loss", "d_hidden", "d_weight")
     errors = {f"{n}_error": relative_error(f, e) for n, f, e in zip(names, found, expected, strict=True)}
     del found
@@ -139,7 +94,7 @@ def _measure_head(
 def measure_pointwise(job: Job) -> Rows:
     """Norm, rotation and SwiGLU of each preset, eager and compiled: ms, and the bytes they must move over the time."""
     num_rows = job.scale.positions
-    for preset, settings in job.scale.models.items():
+    for preset, settings in job.scale.kernel_models.items():
         width, inner, heads = settings.hidden_size, settings.intermediate_size, settings.num_attention_heads
         positions_T = torch.arange(num_rows, device=device()) % job.scale.row_length
         rope = rope_cos_sin(positions_T, settings.head_size, theta=settings.rope_theta)
@@ -183,9 +138,7 @@ def _measure_layer(function: Callable[..., Tensor], shapes: tuple[tuple[int, ...
 
 def measure_optimizer(job: Job) -> Rows:
     """One update of torch's fused AdamW over as many fp32 parameters as each preset has."""
-    from toolkit.model import parameter_counts
-
-    for preset, settings in job.scale.models.items():
+    for preset, settings in job.scale.kernel_models.items():
         count = parameter_counts(settings).total
         row = {"what": "optimizer", "preset": preset, "parameters": count}
         yield attempt(row, partial(_measure_adamw, count, repeats=job.scale.repeats))

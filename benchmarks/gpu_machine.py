@@ -2,13 +2,11 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 from collections import Counter
 from importlib.metadata import PackageNotFoundError
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +16,7 @@ from gpu_timing import Row, Rows, attempt, device, median_ms, random, tera_per_s
 from rows import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("torch", "triton", "deepspeed", "transformers", "encoder-pretraining-toolkit", "liger-kernel", "flash-attn")
-_FLASH_MODULES = {
-    "torch varlen": "torch.nn.attention.varlen",
-    "torch flex": "torch.nn.attention.flex_attention",
-    "flash-attn 2": "flash_attn",
-    "FA3": "flash_attn_interface",
-    "FA4": "flash_attn.cute",
-}
+PACKAGES = ("torch", "triton", "deepspeed", "transformers", "encoder-pretraining-toolkit")
 _TESTS = ("tests/model", "tests/engine", "tests/training", "tests/golden")
 # A line for each test, so that those that ended are known where the others were stopped.
 _COUNTED = re.compile(r"^\S+::.* (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
@@ -50,11 +41,10 @@ def measure_roofs(job: Job) -> Rows:
 
 def _software() -> Row:
     libraries: dict[str, Any] = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    if torch.cuda.is_available():
-        libraries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        libraries["cublas"] = _version("nvidia-cublas") or _version("nvidia-cublas-cu12")
+    libraries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    libraries["cublas"] = _version("nvidia-cublas") or _version("nvidia-cublas-cu12")
     found = {name: number for name in PACKAGES if (number := _version(name))}
-    return {"versions": found | versions(()), "libraries": libraries, "attention": _attention_implementations()}
+    return {"versions": found | versions(()), "libraries": libraries}
 
 
 def _version(package: str) -> str | None:
@@ -64,23 +54,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _attention_implementations() -> list[str]:
-    """Names of those that are installed; section `kernels` tells which of them run."""
-    return [name for name, module in _FLASH_MODULES.items() if _is_importable(module)]
-
-
-def _is_importable(module: str) -> bool:
-    try:
-        found = find_spec(module)
-        # A folder that holds another package's part has no file of its own.
-        return found is not None and found.origin is not None
-    except (ImportError, ValueError):
-        return False
-
-
 def _gpu() -> Row:
-    if shutil.which("nvidia-smi") is None:
-        return {"device": "cpu"}
     command = ["nvidia-smi", f"--query-gpu={_QUERIED}", "--format=csv,noheader"]
     line = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[0]
     return dict(zip(_QUERIED.split(","), map(str.strip, line.split(",")), strict=True))
@@ -111,9 +85,9 @@ def _product(job: Job) -> Row:
 def measure_tests(job: Job) -> Rows:
     """The tests marked `gpu`, or those of them that end in time; a toy runs some, which skip themselves."""
     where = ("tests/model/test_attention_gpu.py",) if job.scale.name == "toy" else _TESTS
-    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
+    command = [sys.executable, "-m", "pytest", "-vv", "-m", "gpu", "-p", "no:cacheprovider", "--tb=short", *where]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    stop = threading.Timer(min(job.seconds - _SECONDS_TO_REPORT, threading.TIMEOUT_MAX), process.kill)
+    stop = threading.Timer(job.limit_s - _SECONDS_TO_REPORT, process.kill)
     stop.start()
     lines = []
     with process:

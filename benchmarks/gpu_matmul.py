@@ -9,12 +9,10 @@ from gpu_timing import Row, Rows, attempt, median_ms, random, tera_per_second
 
 from toolkit.model import ModelSettings
 
-PARTS_OF_JOINED = {"q,k,v": ("q", "k", "v"), "gate,up": ("gate", "up")}
-
 
 def measure_products(job: Job) -> Rows:
     """Milliseconds and TFLOP/s of every product of one layer and of the head, for each preset and number of rows."""
-    for preset, settings in job.scale.models.items():
+    for preset, settings in job.scale.kernel_models.items():
         for num_rows in job.scale.matmul_rows:
             for name, rows, width_in, width_out in products(settings, num_rows):
                 row = {"what": "product", "preset": preset, "positions": num_rows, "product": name}
@@ -57,11 +55,4 @@ def _time(rows: int, width_in: int, width_out: int, *, repeats: int) -> Row:
     for name, work in works.items():
         row[f"{name}_ms"] = median_ms(work, repeats=repeats)
         row[f"{name}_tflops"] = tera_per_second(flops, row[f"{name}_ms"])
-    # cuBLAS may add split partial sums of a weight's gradient in bf16; what does it cost to forbid that?
-    flag = torch.backends.cuda.matmul
-    before, flag.allow_bf16_reduced_precision_reduction = flag.allow_bf16_reduced_precision_reduction, False
-    try:
-        row["d_weight_exact_ms"] = median_ms(works["d_weight"], repeats=repeats)
-    finally:
-        flag.allow_bf16_reduced_precision_reduction = before
     return row

@@ -7,38 +7,49 @@ what the objective asks for.
 
 import statistics
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from gpu_scale import MICRO_BATCHES, Job
-from gpu_timing import Row, Rows, attempt, device, has_gpu, peak_gb
-from rows import versions
+from gpu_timing import Row, Rows, attempt, device, free_memory, peak_gb
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, ModelSettings, initialize_, training_flops
+from toolkit.model import Encoder, ModelSettings, training_flops
+from toolkit.testing.models import hugging_face_twin
 from toolkit.training.speed import known_peak_flops
 
-IMPLEMENTATIONS = ("sdpa", "flash_attention_2")
 _MASK_RATIO = 0.4
 _NOT_A_TARGET = -100
 
 
 def measure_peer(job: Job) -> Rows:
-    """Tokens a second of each of its attention implementations."""
-    for implementation in IMPLEMENTATIONS:
-        row = {"what": "peer", "preset": job.preset, "attention": implementation, "rows": job.scale.rows}
-        yield attempt(row, partial(_measure, job, job.scale.models[job.preset], implementation))
+    """Tokens a second, with torch's attention."""
+    yield attempt({"what": "peer", "preset": job.preset}, partial(_measure_fitting, job))
 
 
-def _measure(job: Job, settings: ModelSettings, implementation: str) -> Row:
-    from toolkit.testing.models import hugging_face_twin
+def _measure_fitting(job: Job) -> Row:
+    """On half as many rows as long as the memory is too small, as its users would."""
+    while True:
+        try:
+            return {"rows": job.scale.rows} | _measure(job, job.scale.models[job.preset])
+        except torch.OutOfMemoryError:
+            if job.scale.rows == 1:
+                raise
+        free_memory()
+        job = replace(job, scale=replace(job.scale, rows=job.scale.rows // 2))
 
-    encoder = Encoder(settings)
-    initialize_(encoder, 0)
-    twin = hugging_face_twin(encoder, AttentionKind.BIDIRECTIONAL).to(device()).train()
+
+def _measure(job: Job, settings: ModelSettings) -> Row:
+    # On a CPU, drawing the weights of the largest takes half a minute.
+    with device(), torch.no_grad():
+        encoder = Encoder(settings)
+        for weight in encoder.parameters():
+            weight.normal_(std=0.02) if weight.dim() > 1 else weight.fill_(1.0)
+        twin = hugging_face_twin(encoder, AttentionKind.BIDIRECTIONAL).train()
     del encoder
-    twin.set_attn_implementation(implementation)
+    twin.set_attn_implementation("sdpa")
     adamw = torch.optim.AdamW(twin.parameters(), lr=1e-4, betas=(0.9, 0.95), eps=1e-5, weight_decay=0.1, fused=True)
     assert settings.vocab_size is not None
     batches = [_batch(job, settings.vocab_size) for _ in range(MICRO_BATCHES)]
@@ -64,7 +75,6 @@ def _measure(job: Job, settings: ModelSettings, implementation: str) -> Row:
         "model_flops_per_second": float(f"{flops / step_s:.6g}"),
         "mfu": float(f"{flops / step_s / peak:.4g}") if peak else None,
         "memory_gb": peak_gb(),
-        "versions": versions(("torch", "transformers")),
     }
 
 
@@ -79,7 +89,7 @@ def _step(twin: Any, adamw: torch.optim.Optimizer, batches: list[dict[str, torch
     """One update; reading the loss at its end waits for the device, as a loop that logs does."""
     total = torch.zeros((), device=device())
     for batch in batches:
-        with torch.autocast("cuda" if has_gpu() else "cpu", dtype=torch.bfloat16):
+        with torch.autocast(device().type, dtype=torch.bfloat16):
             loss = twin(**batch).loss / len(batches)
         loss.backward()
         total += loss.detach()

@@ -1,5 +1,6 @@
-"""Sizes that the sections of `benchmarks/gpu.py` work at: those of the presets, or a toy's for a CPU."""
+"""Sizes that the sections of `benchmarks/gpu.py` work at, those of the presets or a toy's, and what a job is."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -7,7 +8,7 @@ from typing import Any, Literal
 from toolkit.model import ModelSettings, model_settings
 
 PRESETS = ("210m", "610m", "1b")
-VOCABULARY, ROW_LENGTH = 128_256, 2048
+MODERNBERT = "modernbert-base"
 MICRO_BATCHES = 4
 """Micro-batches in a step: enough that the optimizer's share is small, as it is in a real step."""
 
@@ -19,19 +20,15 @@ class Scale:
     name: str
     models: dict[str, ModelSettings]
     """By name of the preset."""
-    vocabulary: int
     row_length: int
     rows: int
-    """Of a micro-batch; the paper has 12."""
-    planned_rows: dict[str, int]
-    """Of a micro-batch that fills the memory, by preset."""
-    ablated_rows: tuple[int, ...]
+    """Of a micro-batch, at most; the paper has 12."""
+    most_rows: int
+    """Of which a micro-batch that fills the memory is the largest divisor that fits."""
+    few_rows: tuple[int, ...]
     """Of micro-batches whose times tell what launching costs."""
-    call_rows: tuple[int, ...]
-    """The same where there is little time."""
     matmul_rows: tuple[int, ...]
     """Positions of a micro-batch, for the table of matrix products."""
-    head_chunks: tuple[int, ...]
     copy_bytes: int
     square: int
     """Side of the matrices that the machine is known by."""
@@ -44,9 +41,9 @@ class Scale:
     """Settings of every run, `a.b=value`."""
 
     @property
-    def has_gpu(self) -> bool:
-        """True for the sizes of a GPU."""
-        return self.name == "full"
+    def kernel_models(self) -> dict[str, ModelSettings]:
+        """Those whose kernels are measured one by one."""
+        return {name: self.models[name] for name in PRESETS}
 
     @property
     def positions(self) -> int:
@@ -61,45 +58,39 @@ class Scale:
 
 FULL = Scale(
     name="full",
-    models={name: model_settings(name) for name in PRESETS},
-    vocabulary=VOCABULARY,
-    row_length=ROW_LENGTH,
+    models={name: model_settings(name) for name in (*PRESETS, MODERNBERT)},
+    row_length=2048,
     rows=12,
-    planned_rows={"210m": 48, "610m": 36, "1b": 24},
-    ablated_rows=(3, 6, 24, 48),
-    call_rows=(3, 24),
+    most_rows=144,
+    few_rows=(3, 6, 24),
     matmul_rows=(24_576, 98_304),
-    head_chunks=(2048, 4096, 8192, 16_384),
     copy_bytes=4 << 30,
     square=8192,
     repeats=10,
-    steps=9,
+    steps=8,
     skipped_steps=3,
     compile_backend="inductor",
 )
 
 _TOY_SIZES: dict[str, Any] = {
     "vocab_size": 300,
-    "hidden_size": 32,
-    "intermediate_size": 48,
+    "hidden_size": 96,
+    "intermediate_size": 128,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    # A multiple of the key-value heads of each preset.
+    "num_attention_heads": 12,
 }
 TOY = Scale(
     name="toy",
-    models={name: model_settings(name, **_TOY_SIZES) for name in PRESETS},
-    vocabulary=300,
+    models={name: model_settings(name, **_TOY_SIZES) for name in FULL.models},
     row_length=64,
     rows=2,
-    planned_rows=dict.fromkeys(PRESETS, 3),
-    ablated_rows=(1,),
-    call_rows=(1,),
+    most_rows=3,
+    few_rows=(1,),
     matmul_rows=(128,),
-    head_chunks=(32, 64),
     copy_bytes=1 << 20,
     square=64,
-    repeats=2,
+    repeats=1,
     steps=3,
     skipped_steps=1,
     compile_backend="eager",
@@ -116,32 +107,36 @@ SCALES = {scale.name: scale for scale in (FULL, TOY)}
 
 @dataclass(frozen=True)
 class RunVariant:
-    """A run of some steps: how it differs from the preset with MLM on `Scale.rows` rows."""
+    """A run of some steps: how it differs from the preset with MLM."""
 
     name: str
     preset: str
-    rows: int
+    rows: int | None = None
+    """Of a micro-batch, or as many as fit if those are fewer; None: as many as fit."""
     overrides: tuple[str, ...] = ()
-    ds_changes: tuple[tuple[str, Any], ...] = ()
-    """Values of the DeepSpeed file that differ from `zero1`, by dotted key."""
+    ds_config: str = "zero1"
     objective: str = "mlm"
     forms: Literal["shipped", "plain"] = "shipped"
     """Of code that is written for the compiler; see `gpu_forms`."""
+    steps: int | None = None
+    """None: those of the scale."""
     is_profiled: bool = False
-    keeps_trace: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process: its name, what it measures, and where to."""
+    """What one process measures."""
 
-    section: str
     name: str
     scale: Scale
-    folder: Path
-    """For results that are no JSON line, such as traces."""
-    preset: str = ""
-    runs: tuple[RunVariant, ...] = ()
-    """For jobs that train."""
-    seconds: float = float("inf")
+    limit_s: float
     """After which it is stopped."""
+    measure: Callable[["Job"], Any]
+    """Gives its rows."""
+    least_s: float = 15
+    """With less time left it is not begun."""
+    preset: str = ""
+    items: tuple[Any, ...] = ()
+    """Runs of jobs that train, each with a name."""
+    folder: Path = Path()
+    """For results that are no JSON line, such as traces."""

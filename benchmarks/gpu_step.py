@@ -1,7 +1,5 @@
 """Training steps for `benchmarks/gpu.py`, through the toolkit's own loop: rates, memory, compilation, one profile."""
 
-import json
-import platform
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -12,91 +10,60 @@ from typing import Any
 
 import torch
 from gpu_forms import plain_forms
-from gpu_scale import MICRO_BATCHES, ROW_LENGTH, VOCABULARY, Job, RunVariant
-from gpu_timing import Row, Rows, attempt, has_gpu
+from gpu_scale import MICRO_BATCHES, Job, RunVariant, Scale
+from gpu_timing import Row, Rows, attempt
 from gpu_trace import StepProfiler
-from rows import versions
 
+from toolkit.run import RunFolder
+from toolkit.run.division import divide_run
+from toolkit.run.load import declare_run
+from toolkit.run.metrics import read_lines
+from toolkit.run.resolve import resolve_run
+from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.training.assembly import assemble
+from toolkit.training.building import build_engine
 from toolkit.training.hooks import Hook
-from toolkit.training.run_state import StepInfo, StepMetrics
+from toolkit.training.loop import train
+from toolkit.training.pretrain import join
+from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 
-PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
-STEPS, SKIPPED = 12, 4
 _LONGEST_REASON = 300
 
 
 def measure_runs(job: Job) -> Rows:
     """Each run of a job; a first one that compiles leaves its kernels in the cache for the next."""
-    for variant in job.runs:
-        row = {"what": "run", "variant": variant.name, "preset": variant.preset, "rows": variant.rows}
+    for variant in job.items:
+        row = {"what": "run", "variant": variant.name, "preset": variant.preset}
         torch._dynamo.reset()
         with plain_forms() if variant.forms == "plain" else nullcontext():
             yield attempt(row, lambda variant=variant: _measure_variant(job, variant))
 
 
 def _measure_variant(job: Job, variant: RunVariant) -> Row:
-    name = f"trace-{variant.preset}-{variant.name}.json.gz".replace(" ", "-")
-    trace = job.folder / name if variant.keeps_trace else None
+    trace = job.folder / f"trace-{variant.preset}.json.gz"
     with tempfile.TemporaryDirectory() as folder:
-        return measure(
-            variant.preset,
-            Path(folder),
-            micro_rows=variant.rows,
-            steps=job.scale.steps,
-            skipped=job.scale.skipped_steps,
-            overrides=(*job.scale.overrides, *variant.overrides),
-            vocabulary=job.scale.vocabulary,
-            objective=variant.objective,
-            ds_changes=dict(variant.ds_changes),
-            profiler=StepProfiler(job.scale.steps, trace=trace) if variant.is_profiled else None,
-        )
+        return measure(variant, job.scale, Path(folder), trace=trace)
 
 
-def measure(
-    preset: str,
-    folder: Path,
-    *,
-    micro_rows: int,
-    steps: int,
-    skipped: int = SKIPPED,
-    overrides: Sequence[str] = (),
-    vocabulary: int = VOCABULARY,
-    objective: str = "mlm",
-    ds_changes: dict[str, Any] | None = None,
-    profiler: StepProfiler | None = None,
-) -> Row:
-    """Train a preset for some steps on made-up ids and say how fast it was.
-
-    `vocabulary` counts ids of the corpus; `ds_changes` differ from the shipped `zero1`, by dotted key; the first
-    `skipped` steps are not timed; `profiler` looks into one step more.
-    """
-    from toolkit.run import RunFolder
-    from toolkit.run.load import declare_run
-    from toolkit.run.metrics import read_lines
-    from toolkit.run.resolve import resolve_run
-    from toolkit.training.assembly import assemble
-    from toolkit.training.building import build_engine
-    from toolkit.training.loop import train
-    from toolkit.training.pretrain import join
-    from toolkit.training.run_state import RunState
-
-    num_steps, clock = steps + (profiler is not None), _StepClock()
-    given = _overrides(folder, vocabulary, micro_rows, num_steps, objective)
-    declared = declare_run(preset, [*given, *overrides])
+def measure(variant: RunVariant, scale: Scale, folder: Path, *, trace: Path) -> Row:
+    """Train a preset for some steps on made-up ids and say how fast it was; if profiled, with one step more."""
+    steps, clock = variant.steps or scale.steps, _StepClock()
+    skipped = min(scale.skipped_steps, steps - 1)
+    profiler = StepProfiler(steps, trace=trace) if variant.is_profiled else None
+    rows = micro_rows(variant, scale, folder)
+    given = _overrides(variant, scale, folder, rows=rows, steps=steps + variant.is_profiled)
+    given.append(f"data.train={_corpus(folder / 'corpus', scale, variant.preset, rows=2 * MICRO_BATCHES * rows)}")
     (folder / "run").mkdir()
-    resolved = resolve_run(declared, ds_config=_ds_config(folder, ds_changes or {}), num_ranks=1)
-    data = resolved.data
+    resolved = resolve_run(declare_run(variant.preset, given), ds_config=variant.ds_config, num_ranks=1)
     ranks = join()
-    if has_gpu():
-        torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
     engine = build_engine(resolved, resolved.division, ranks=ranks)
     try:
-        stop = resolved.plan.schedule.total_steps
         run = assemble(
             resolved,
             engine,
             state=RunState(),
-            stop=stop,
+            stop=resolved.plan.schedule.total_steps,
             origin={},
             hosts=["localhost"] * ranks.world_size,
             is_stop_requested=lambda: False,
@@ -105,28 +72,33 @@ def measure(
         train(replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching]), RunState())
     finally:
         engine.close()
-    lines = read_lines(RunFolder(folder / "run"))
-    device = ranks.device
+    lines, settings = read_lines(RunFolder(folder / "run")), resolved.settings
     return {
-        "preset": preset,
-        "micro_batch_rows": micro_rows,
-        "micro_batches": MICRO_BATCHES,
-        "sequence_length": data.run.settings.data.sequence_length,
-        "windows": data.run.settings.data.windows,
-        "objective": objective,
-        "precision": data.run.settings.precision,
+        "rows": rows,
+        "fills_memory": variant.rows is None,
+        "sequence_length": settings.data.sequence_length,
+        "windows": settings.data.windows,
+        "objective": variant.objective,
         "compile": resolved.division.is_compiled,
-        "first_loss": lines[0]["loss"],
+        "attention": engine.kernels["attention"],
+        "losses": [line["loss"] for line in lines],
         "first_norm": lines[0]["grad_norm"],
         "first_step_s": clock.seconds[0],
         "step_s": statistics.median(clock.seconds[skipped:steps]),
         **rates(lines[skipped:steps]),
-        **_memory(),
+        "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1),
+        "reserved_gb": round(torch.cuda.max_memory_reserved() / 1e9, 1),
         "compilation": compilation(),
         **({"profile": profiler.report()} if profiler else {}),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
-        "versions": versions(PACKAGES),
     }
+
+
+def micro_rows(variant: RunVariant, scale: Scale, folder: Path) -> int:
+    """Rows of a micro-batch: as many as the toolkit finds to fit in this GPU's memory, or fewer if fewer are asked."""
+    given = _overrides(variant, scale, folder, rows=None, steps=2)
+    declared = declare_run(variant.preset, [*given, f"data.train={folder}"])
+    fitting = divide_run(declared, ds_config=variant.ds_config, num_ranks=1).batch.micro_batch_rows
+    return min(fitting, variant.rows or fitting)
 
 
 class _StepClock(Hook):
@@ -157,50 +129,31 @@ class _NeverSaves:
         pass
 
 
-def _overrides(folder: Path, vocabulary: int, micro_rows: int, steps: int, objective: str) -> list[str]:
-    """Overrides that make a few steps out of a preset of many thousand."""
-    return [
-        f"data.train={_corpus(folder / 'corpus', vocabulary, rows=2 * MICRO_BATCHES * micro_rows)}",
+def _overrides(variant: RunVariant, scale: Scale, folder: Path, *, rows: int | None, steps: int) -> list[str]:
+    """Overrides that make a few steps out of a preset of many thousand; without rows, those of a step alone."""
+    given = [
         f"run.dir={folder / 'run'}",
-        f'schedule=[{{objective="{objective}",steps={steps}}}]',
-        f"train.global_batch_rows={MICRO_BATCHES * micro_rows}",
-        f"train.micro_batch_rows={micro_rows}",
+        f'schedule=[{{objective="{variant.objective}",steps={steps}}}]',
+        f"train.global_batch_rows={MICRO_BATCHES * rows if rows else scale.most_rows}",
         "lr.warmup_steps=1",
         "lr.decay_steps=1",
         "log.every=1",
         "log.tensorboard=false",
     ]
+    return [*given, *([f"train.micro_batch_rows={rows}"] if rows else []), *scale.overrides, *variant.overrides]
 
 
-def _corpus(folder: Path, vocabulary: int, *, rows: int) -> Path:
-    """Random ids, enough for so many rows of 2,048: what they say does not change how long a step takes."""
-    from toolkit.testing.corpora import random_documents, write_token_corpus
-
+def _corpus(folder: Path, scale: Scale, preset: str, *, rows: int) -> Path:
+    """Random ids, enough for so many rows: what they say does not change how long a step takes."""
+    vocabulary = scale.models[preset].vocab_size
+    assert vocabulary is not None
     # Of unequal lengths, since rows that are documents would otherwise have no padding.
-    lengths = {"min_length": ROW_LENGTH // 8, "max_length": ROW_LENGTH}
+    lengths = {"min_length": scale.row_length // 8, "max_length": scale.row_length}
     documents = random_documents(2 * rows, vocabulary_size=vocabulary, **lengths)
     special = range(vocabulary - 256, vocabulary)
     return write_token_corpus(
         folder, documents, vocabulary_size=vocabulary, bos=special[0], eos=special[1], mask=special[2], pad=special[3]
     )
-
-
-def _ds_config(folder: Path, changes: dict[str, Any]) -> str:
-    """The shipped `zero1`, or a file beside the run that differs from it."""
-    if not changes:
-        return "zero1"
-    from toolkit.engine.ds_config import read_ds_config
-
-    config = read_ds_config("zero1")
-    for key, value in changes.items():
-        *blocks, name = key.split(".")
-        target = config
-        for block in blocks:
-            target = target.setdefault(block, {})
-        target[name] = value
-    path = folder / "ds_config.json"
-    path.write_text(json.dumps(config), encoding="utf-8")
-    return str(path)
 
 
 def rates(lines: Sequence[dict[str, Any]]) -> Row:
@@ -210,15 +163,6 @@ def rates(lines: Sequence[dict[str, Any]]) -> Row:
         for name in ("tokens_per_second", "model_flops_per_second", "mfu")
     }
     return {name: statistics.median(values) if values else None for name, values in named.items()}
-
-
-def _memory() -> Row:
-    if not has_gpu():
-        return {"memory_gb": None, "reserved_gb": None}
-    return {
-        "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1),
-        "reserved_gb": round(torch.cuda.max_memory_reserved() / 1e9, 1),
-    }
 
 
 def compilation() -> Row:

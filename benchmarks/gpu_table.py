@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_predictions import PRODUCTS_210M_MS, ROOFS, TOKENS_PER_SECOND
+from gpu_predictions import PRODUCTS_210M_MS, roof, tokens_per_second
 from gpu_scale import FULL, MICRO_BATCHES
 
 MAX_LINES = 60
-_WIDTH = 150
+_WIDTH = 180
 _MOST_FAILURES, _MOST_REASONS = 14, 2
+_LACKING = {"error": "failed", "skipped": "not available", "not_reached": "not reached"}
 Row = dict[str, Any]
 
 
@@ -22,15 +23,18 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The rows of one call as lines: what failed is last, and is never cut."""
-    measured = [row for row in rows if not {"error", "skipped"} & row.keys()]
-    parts = (_machine, _tests, _products, _attention, _head, _pointwise, _runs, _groups, _ablations, _peer)
+    """The rows of one call as lines: what failed or was not reached is last, and is never cut."""
+    measured = [row for row in rows if not _LACKING.keys() & row.keys()]
+    parts = (_machine, _launches, _tests, _runs, _groups, _ablations, _peer, _attention, _head, _products, _pointwise)
     lines = [line[:_WIDTH] for part in parts for line in _lines(part, measured)]
-    failed = list(_lacking(rows))
+    failed = list(_failures(rows))
     if len(failed) > _MOST_FAILURES:
         failed = [*failed[:_MOST_FAILURES], f"... {len(failed) - _MOST_FAILURES} more that failed, in results.jsonl"]
+    for key in ("not_reached", "skipped"):
+        if names := sorted({_name(row) for row in rows if key in row}):
+            failed.append(f"{_LACKING[key]}: {', '.join(names)}"[: 3 * _WIDTH])
     if any(row.get("scale") == "toy" for row in rows):
-        lines.insert(0, "toy sizes on a CPU: the figures mean nothing")
+        lines.insert(0, "toy sizes on a CPU with a stub of a GPU: the figures mean nothing")
     room = MAX_LINES - len(failed)
     if len(lines) > room:
         lines = [*lines[: room - 1], f"... {len(lines) - room + 1} more lines: read results.jsonl"]
@@ -45,18 +49,16 @@ def _lines(part: Callable[[Sequence[Row]], Iterator[str]], rows: Sequence[Row]) 
         yield f"{part.__name__.strip('_')}: not shown, {type(error).__name__}: {error}; read results.jsonl"
 
 
-def _lacking(rows: Sequence[Row]) -> Iterator[str]:
-    """Failures, once for each contender and message; and the names of what is not to be had here."""
+def _failures(rows: Sequence[Row]) -> Iterator[str]:
+    """Failures, once for each contender and message."""
     found: dict[tuple[str, str], int] = {}
     for row in rows:
         if "error" in row:
             failure = (_name(row), " ".join(row["error"].split()))
             found[failure] = found.get(failure, 0) + 1
-    for (name, message), count in sorted(found.items()):
+    for (name, message), count in found.items():
         times = f" ({count} times)" if count > 1 else ""
         yield f"failed: {name}{times}: {message}"[:_WIDTH]
-    if names := sorted({_name(row) for row in rows if "skipped" in row}):
-        yield f"not available: {', '.join(names)}".replace("kernels-", "")[: 3 * _WIDTH]
 
 
 def _name(row: Row) -> str:
@@ -68,17 +70,34 @@ def _of(rows: Sequence[Row], what: str) -> list[Row]:
     return [row for row in rows if row.get("what") == what]
 
 
+def _device(rows: Sequence[Row]) -> tuple[str, str]:
+    """Name of the GPU, and version of torch."""
+    names = [row["name"] for row in _of(rows, "gpu")] or [""]
+    versions = [row["versions"]["torch"] for row in _of(rows, "software")] or [""]
+    return names[-1], versions[-1]
+
+
 def _machine(rows: Sequence[Row]) -> Iterator[str]:
-    for row in _of(rows, "gpu"):
-        named = {key: value for key, value in row.items() if key not in ("section", "job", "what", "scale")}
+    for row in _of(rows, "gpu")[:1]:
+        named = {key: value for key, value in row.items() if key not in ("call", "job", "what", "scale")}
         yield "machine: " + ", ".join(f"{key} {value}" for key, value in named.items())
-    for row in _of(rows, "software"):
+    for row in _of(rows, "software")[:1]:
         yield "versions: " + ", ".join(f"{key} {value}" for key, value in (row["versions"] | row["libraries"]).items())
-        yield f"attention that is installed: {', '.join(row['attention'])}"
-    for what, unit in (("copy", "tb_per_second"), ("product", "tflops")):
-        found = " then ".join(f"{row[unit]:,.4g}" for row in _of(rows, what) if unit in row)
-        if found:
-            yield f"{what}: {found} {'TB/s' if what == 'copy' else 'TFLOP/s'}, predicted {ROOFS[what]:,.4g}"
+    for what, unit, shown in (("copy", "tb_per_second", "TB/s"), ("product", "tflops", "TFLOP/s")):
+        if found := " then ".join(f"{row[unit]:,.4g}" for row in _of(rows, what) if unit in row):
+            yield f"{what}: {found} {shown}{_model(roof(_device(rows)[0], what))}"
+
+
+def _model(predicted: float | None) -> str:
+    """What the model predicts, in brackets; nothing where it says nothing."""
+    return "" if predicted is None else f" [model {predicted:,.0f}]" if predicted > 1000 else f" [model {predicted:g}]"
+
+
+def _launches(rows: Sequence[Row]) -> Iterator[str]:
+    for row in _of(rows, "launch"):
+        differences = f"loss {row['loss_difference']:.1e}, gradient norm {row['norm_difference']:.1e}"
+        seconds = " and ".join(f"{seconds:.0f}" for seconds in row["seconds"])
+        yield f"run {row['variant']}, {row['precision']}: {differences} from the CPU's; {seconds} s; {row['kernel']}"
 
 
 def _tests(rows: Sequence[Row]) -> Iterator[str]:
@@ -99,8 +118,8 @@ def _products(rows: Sequence[Row]) -> Iterator[str]:
         parts |= {"joined ": ms.get("gate,up", 0.0), "down": ms.get("down", 0.0), "head": ms.get("head", 0.0)}
         is_predicted = preset == "210m" and positions == FULL.positions
         predicted = PRODUCTS_210M_MS if is_predicted else {}
-        shown = (f"{n} {v:.2f}" + (f" [{predicted[n]}]" if n in predicted else "") for n, v in parts.items())
-        yield f"products {preset} T={positions:,}, ms of all layers [predicted]: {', '.join(shown)}"
+        shown = (f"{name} {ms:.2f}{_model(predicted.get(name))}" for name, ms in parts.items())
+        yield f"products {preset} T={positions:,}, ms of all layers: {', '.join(shown)}"
 
 
 def _attention(rows: Sequence[Row]) -> Iterator[str]:
@@ -120,10 +139,9 @@ def _attention(rows: Sequence[Row]) -> Iterator[str]:
 def _head(rows: Sequence[Row]) -> Iterator[str]:
     for row in _of(rows, "head"):
         if row["preset"] == "210m":
-            memory = f", {row['peak_gb']} GB" if row["peak_gb"] else ""
             errors = f"errors {row['loss_error']} {row['d_hidden_error']} {row['d_weight_error']}"
             rate = f"{row['ms']:.2f} ms, {row['tflops']} TFLOP/s"
-            yield f"head 210m, {row['contender']}: {rate}{memory}, {errors}"
+            yield f"head 210m, {row['contender']}: {rate}, {row['peak_gb']} GB, {errors}"
 
 
 def _pointwise(rows: Sequence[Row]) -> Iterator[str]:
@@ -142,33 +160,30 @@ def _pointwise(rows: Sequence[Row]) -> Iterator[str]:
 
 def _runs(rows: Sequence[Row]) -> Iterator[str]:
     for row in _of(rows, "run"):
-        if row.get("section") == "step":
-            yield f"step {row['preset']} {row['variant']}: {_rate(row)}"
-            compiled, profile = row["compilation"], row.get("profile")
-            line = f"  compile: {row['first_step_s']:.0f} s first step, {compiled['graphs']} graphs, "
-            line += f"{len(compiled['recompiles'])} recompiles, {len(compiled['failures'])} failures"
-            if profile:
-                line += f"; profiled: {profile['kernels']} kernels, idle {profile['idle_ms']:.1f} ms, "
-                line += f"{profile['num_long_gaps']} gaps, {profile['device_synchronizations']} synchronizations, "
-                line += f"{profile['copies_to_host']} copies to the host"
-            yield line
-            for reason in [*compiled["failures"], *compiled["recompiles"]][:_MOST_REASONS]:
-                yield f"  compiled again: {reason}"
+        if row["job"].startswith("ablations"):
+            continue
+        yield f"{row['preset']} {row['variant']}: {_rate(row, *_device(rows))}"
+        compiled, profile = row["compilation"], row.get("profile")
+        line = f"  compile: {row['first_step_s']:.0f} s first step, {compiled['graphs']} graphs, "
+        line += f"{len(compiled['recompiles'])} recompiles, {len(compiled['failures'])} failures"
+        if profile:
+            line += f"; profiled: {profile['kernels']} kernels, idle {profile['idle_ms']:.1f} ms, "
+            line += f"{profile['num_long_gaps']} gaps, {profile['device_synchronizations']} synchronizations, "
+            line += f"{profile['copies_to_host']} copies to the host"
+        yield line
+        for reason in [*compiled["failures"], *compiled["recompiles"]][:_MOST_REASONS]:
+            yield f"  compiled again: {reason}"
 
 
-def _rate(row: Row) -> str:
+def _rate(row: Row, device: str, torch_version: str) -> str:
+    """The model predicts compiled steps with MLM and random-cut that fill the memory."""
+    predicted, form = None, (row["objective"], row["windows"], row["compile"], row["fills_memory"])
+    if form == ("mlm", "random-cut", True, True):
+        predicted = tokens_per_second(device, torch_version, attention=row["attention"], preset=row["preset"])
     share = f", MFU {100 * row['mfu']:.1f} %" if row["mfu"] else ""
-    memory = f", {row['memory_gb']} of {row['reserved_gb']} GB" if row["memory_gb"] else ""
-    text = f"{row['rows']} rows, {row['tokens_per_second']:,.0f} tokens/s{_predicted(row)}{share}{memory}"
-    return f"{text}, loss {row['first_loss']:.4f}, norm {row['first_norm']:.3f}"
-
-
-def _predicted(row: Row) -> str:
-    """Prediction in brackets; nothing where the model of a step says nothing of such a run."""
-    predicted = TOKENS_PER_SECOND.get((row["preset"], row["rows"]))
-    if predicted is None or not row["compile"] or (row["objective"], row["windows"]) != ("mlm", "random-cut"):
-        return ""
-    return f" [{'-'.join(f'{rate / 1e3:g}k' for rate in dict.fromkeys(predicted))}]"
+    text = f"{row['rows']} rows, {row['attention']}, {row['tokens_per_second']:,.0f} tokens/s{_model(predicted)}{share}"
+    losses = f"loss {row['losses'][0]:.4f} to {row['losses'][-1]:.4f}, norm {row['first_norm']:.3f}"
+    return f"{text}, {row['memory_gb']} of {row['reserved_gb']} GB, {losses}"
 
 
 def _groups(rows: Sequence[Row]) -> Iterator[str]:
@@ -187,9 +202,7 @@ def _groups(rows: Sequence[Row]) -> Iterator[str]:
 def _ablations(rows: Sequence[Row]) -> Iterator[str]:
     """Each beside the first of its job."""
     first: dict[str, Row] = {}
-    for row in _of(rows, "run"):
-        if row.get("section") != "ablations":
-            continue
+    for row in (row for row in _of(rows, "run") if row["job"].startswith("ablations")):
         usual = first.setdefault(row["job"], row)
         ratio = row["tokens_per_second"] / usual["tokens_per_second"]
         beside = "" if row is usual else f", {ratio:.3f} of {usual['variant']}"
@@ -200,5 +213,5 @@ def _ablations(rows: Sequence[Row]) -> Iterator[str]:
 def _peer(rows: Sequence[Row]) -> Iterator[str]:
     for row in _of(rows, "peer"):
         share = f", MFU {100 * row['mfu']:.1f} %" if row["mfu"] else ""
-        memory = f", {row['memory_gb']} GB" if row["memory_gb"] else ""
-        yield f"peer {row['preset']} {row['attention']}: {row['tokens_per_second']:,.0f} tokens/s{share}{memory}"
+        rate = f"{row['rows']} rows, {row['tokens_per_second']:,.0f} tokens/s{share}, {row['memory_gb']} GB"
+        yield f"peer {row['preset']}: {rate}"

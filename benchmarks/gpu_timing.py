@@ -2,7 +2,6 @@
 
 import gc
 import statistics
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -11,23 +10,23 @@ from typing import Any
 import torch
 
 from toolkit.core.errors import SettingsError
-from toolkit.engine.gpus import has_gpu
+from toolkit.engine.gpus import is_cpu_wanted
 
 Row = dict[str, Any]
+Rows = Iterator[Row]
+"""What a section gives: a row as soon as it is measured."""
 _WARM_UP = 3
 
 
 def device() -> torch.device:
-    """Device that runs go to as well."""
-    return torch.device("cuda" if has_gpu() else "cpu")
+    """Device that runs go to as well: the GPU; the CPU at toy size."""
+    return torch.device("cpu" if is_cpu_wanted() else "cuda")
 
 
 def median_ms(work: Callable[[], object], *, repeats: int) -> float:
-    """Median milliseconds of `work` on the device, by its events; on a CPU, by the clock."""
+    """Median milliseconds of `work` on the device, by its events."""
     for _ in range(_WARM_UP):
         work()
-    if not has_gpu():
-        return statistics.median(_clock_ms(work) for _ in range(repeats))
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     torch.cuda.synchronize()
     marks[0].record()
@@ -38,22 +37,15 @@ def median_ms(work: Callable[[], object], *, repeats: int) -> float:
     return statistics.median(before.elapsed_time(after) for before, after in pairwise(marks))
 
 
-def _clock_ms(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - started)
-
-
-def peak_gb() -> float | None:
-    """Largest memory since `free_memory`, in 10^9 bytes; None on a CPU."""
-    return round(torch.cuda.max_memory_allocated() / 1e9, 3) if has_gpu() else None
+def peak_gb() -> float:
+    """Largest memory since `free_memory`, in 10^9 bytes."""
+    return round(torch.cuda.max_memory_allocated() / 1e9, 3)
 
 
 def free_memory() -> None:
     gc.collect()
-    if has_gpu():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def attempt(row: Row, work: Callable[[], Row]) -> Row:
@@ -89,7 +81,3 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 def tera_per_second(amount: float, milliseconds: float) -> float:
     """FLOPs or bytes over a time, in 10^12 a second."""
     return float(f"{amount / milliseconds / 1e9:.4g}")
-
-
-Rows = Iterator[Row]
-"""What a section gives: a row as soon as it is measured."""

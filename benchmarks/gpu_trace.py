@@ -1,8 +1,7 @@
 """One training step looked into, for `benchmarks/gpu.py`: which kernels ran how long for which part of the model.
 
 A kernel belongs to the part whose operators were open on the host when it was launched: the profiler's trace links
-each kernel to its launch. Where nothing runs on a GPU, torch's operators are taken for kernels, so that the code is
-tried; such figures mean nothing.
+each kernel to its launch.
 """
 
 import gzip
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_timing import Row, has_gpu
+from gpu_timing import Row
 
 from toolkit.engine.engine import Engine
 from toolkit.training.hooks import Hook
@@ -56,18 +55,10 @@ class Kernel:
     """Of the innermost operator's inputs."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Sizes by which a matrix product is known."""
-
-    inner: int
-    """Feed-forward width."""
-
-
 class StepProfiler(Hook):
     """Profiles the step after `first_step` steps; the others run as without it."""
 
-    def __init__(self, first_step: int, *, trace: Path | None) -> None:
+    def __init__(self, first_step: int, *, trace: Path) -> None:
         self._first_step, self._trace = first_step, trace
         self._stack = ExitStack()
         self._report: Row = {}
@@ -97,12 +88,9 @@ class StepProfiler(Hook):
         self._annotate(module.lm_head, "forward", HEAD)
         self._annotate(engine, "backward", BACKWARD)
         self._annotate(engine, "step", UPDATE)
-        settings = module.settings
-        self._shape = Shape(settings.intermediate_size)
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if has_gpu():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-            torch.cuda.synchronize()
+        self._inner = module.settings.intermediate_size
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        torch.cuda.synchronize()
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True)
         self._profile.start()
 
@@ -118,24 +106,22 @@ class StepProfiler(Hook):
         self._stack.callback(lambda: delattr(owner, name) if before is None else setattr(owner, name, before))
 
     def _stop(self, seconds: float) -> None:
-        if has_gpu():
-            torch.cuda.synchronize()
+        torch.cuda.synchronize()
         self._profile.stop()
         self._stack.close()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             self._profile.export_chrome_trace(str(path))
             content = path.read_bytes()
-        self._report = summarize(json.loads(content)["traceEvents"], self._shape) | {"step_ms": 1e3 * seconds}
-        if self._trace is not None:
-            packed = gzip.compress(content)
-            self._report["trace"] = self._trace.name if len(packed) <= _LARGEST_TRACE else "too large, not kept"
-            if len(packed) <= _LARGEST_TRACE:
-                self._trace.write_bytes(packed)
+        self._report = summarize(json.loads(content)["traceEvents"], self._inner) | {"step_ms": 1e3 * seconds}
+        packed = gzip.compress(content)
+        self._report["trace"] = self._trace.name if len(packed) <= _LARGEST_TRACE else "too large, not kept"
+        if len(packed) <= _LARGEST_TRACE:
+            self._trace.write_bytes(packed)
 
 
-def summarize(events: Sequence[dict[str, Any]], shape: Shape) -> Row:
-    """A profiled step in numbers, from the events of a trace.
+def summarize(events: Sequence[dict[str, Any]], inner: int) -> Row:
+    """A profiled step in numbers, from the events of a trace; `inner` is the feed-forward width.
 
     ms by group, kernels, ms in which the device ran and waited, the longest waits with what ended them, how often the
     host waited for the device or read from it, ms before the first kernel and in launches.
@@ -144,7 +130,7 @@ def summarize(events: Sequence[dict[str, Any]], shape: Shape) -> Row:
     kernels = sorted(_kernels(complete), key=lambda kernel: kernel.start)
     groups: dict[str, float] = defaultdict(float)
     for kernel in kernels:
-        groups[group_of(kernel, shape)] += kernel.duration / 1e3
+        groups[group_of(kernel, inner)] += kernel.duration / 1e3
     gaps = list(_gaps(kernels))
     launches = [event for event in complete if event.get("cat") in _LAUNCHES]
     first_on_host = min((event["ts"] for event in complete if event.get("cat") in _ON_HOST), default=0.0)
@@ -166,15 +152,15 @@ def summarize(events: Sequence[dict[str, Any]], shape: Shape) -> Row:
         "copies_to_host": sum("DtoH" in kernel.name for kernel in kernels),
         "host_ms_before_first_kernel": round((kernels[0].start - first_on_host) / 1e3, 3) if kernels else None,
         "launch_ms": round(sum(event["dur"] for event in launches if "Launch" in event["name"]) / 1e3, 3),
-        "longest_kernels": _longest(kernels, shape),
+        "longest_kernels": _longest(kernels, inner),
     }
 
 
-def _longest(kernels: Iterable[Kernel], shape: Shape) -> list[Row]:
+def _longest(kernels: Iterable[Kernel], inner: int) -> list[Row]:
     """The 25 names that took longest together, which say whether the groups are right."""
     totals: dict[tuple[str, str], list[float]] = defaultdict(list)
     for kernel in kernels:
-        totals[kernel.name[:100], group_of(kernel, shape)].append(kernel.duration / 1e3)
+        totals[kernel.name[:100], group_of(kernel, inner)].append(kernel.duration / 1e3)
     longest = sorted(totals.items(), key=lambda item: -sum(item[1]))[:25]
     return [{"name": n, "group": g, "ms": round(sum(times), 3), "calls": len(times)} for (n, g), times in longest]
 
@@ -183,7 +169,7 @@ def _count(events: Iterable[dict[str, Any]], name: str) -> int:
     return sum(event["name"] == name for event in events)
 
 
-def group_of(kernel: Kernel, shape: Shape) -> str:
+def group_of(kernel: Kernel, inner: int) -> str:
     """The part of a step that a kernel belongs to."""
     name, opened = kernel.name.lower(), " ".join(kernel.stack).lower()
     is_matmul = any(part in name for part in _MATMUL_KERNELS) or _MATMUL_OPERATORS & set(kernel.stack)
@@ -198,7 +184,7 @@ def group_of(kernel: Kernel, shape: Shape) -> str:
     if "accumulategrad" in opened or (BACKWARD in opened and "evaluate_function" not in opened):
         return "accumulation"
     if is_matmul:
-        is_inner = {shape.inner, 2 * shape.inner} & kernel.sizes
+        is_inner = {inner, 2 * inner} & kernel.sizes
         return "feed-forward products" if is_inner else "q, k, v, o products"
     if "mem" in name and ("htod" in name or "dtoh" in name):
         return "copies from and to the host"
@@ -209,9 +195,6 @@ def _kernels(events: Sequence[dict[str, Any]]) -> Iterator[Kernel]:
     """Work on the device, with the ranges that were open on the host."""
     on_device = [event for event in events if event.get("cat") in _ON_DEVICE]
     opened = _OpenRanges(event for event in events if event.get("cat") in _ON_HOST)
-    if not on_device:
-        yield from opened.operators()
-        return
     launches = {
         event["args"]["correlation"]: event
         for event in events
@@ -258,13 +241,6 @@ class _OpenRanges:
             return ()
         event, opened = self._by_thread[thread][number - 1]
         return tuple(entry for entry in (*opened, event) if entry["ts"] + entry["dur"] >= moment)
-
-    def operators(self) -> Iterator[Kernel]:
-        """Torch's operators that are inside no other."""
-        for ranges in self._by_thread.values():
-            for event, opened in ranges:
-                if [entry for entry in (*opened, event) if entry["name"].startswith("aten::")] == [event]:
-                    yield _kernel(event, (*opened, event))
 
 
 def _gaps(kernels: Sequence[Kernel]) -> Iterator[tuple[float, Kernel]]:
