@@ -68,14 +68,14 @@ def _is_flushed() -> bool:
     import ctypes
 
     is_flushed = True
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not stream.closed:
-            try:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            if not stream.closed:
                 stream.flush()
-            except (OSError, ValueError) as error:
-                is_flushed = False
-                with suppress(OSError):
-                    print(f"error: could not write what was printed: {error}", file=sys.stderr, flush=True)
+        except (OSError, ValueError) as error:
+            is_flushed = False
+            with suppress(OSError, ValueError):
+                print(f"error: could not write what was printed: {error}", file=sys.stderr, flush=True)
     ctypes.CDLL(None).fflush(None)
     return is_flushed
 
