@@ -230,7 +230,7 @@ class _Rope(torch.autograd.Function):
 def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     wide_THE = tensor_THE.to(torch.promote_types(tensor_THE.dtype, cos_T1E.dtype))
     # A flip of the halves and not a `cat` of them, which the compiler reads behind masks, one load for each part.
-    halves, cos, sin = (part.view(*part.shape[:-1], 2, -1) for part in (wide_THE, cos_T1E, sin_T1E))
+    halves, cos, sin = (part.view(*part.shape[:-1], 2, part.shape[-1] // 2) for part in (wide_THE, cos_T1E, sin_T1E))
     turned = halves.flip(-2).mul_(sin).addcmul_(halves, cos)
     # The view comes last: torch 2.11 compiles a Function without its gradient where what `forward` returns comes out of
     # an operation in place, or out of a cast or copy that does nothing.
