@@ -139,7 +139,7 @@ def no_thread_outlives_its_test() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = {thread for thread in set(threading.enumerate()) - before if not any(map(thread.name.count, _LASTING))}
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 10.0
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     left = {thread for thread in left if thread.is_alive()}
