@@ -47,7 +47,10 @@ _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 _OTHERS_OPTIONS = {
     "--split-sentences",
     "--num_gpus",
+    "--local-rank",
     "--master_port",
+    "--rdzv_backend",
+    "--standalone",
     "--master_addr",
     "--hostfile",
     "--node_rank",

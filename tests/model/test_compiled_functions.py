@@ -5,7 +5,7 @@ of a cast or copy that does nothing.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import toolkit
+from toolkit.engine.ranks import join_ranks
 from toolkit.model.layers import apply_rope, embed, rms_norm, rope_cos_sin
 from toolkit.parallel.tensor_parallel import enter_region, leave_region
 from toolkit.testing.tolerances import tolerance
@@ -30,11 +31,10 @@ def _rotated(hidden_TD: Tensor) -> Tensor:
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+def group() -> dist.ProcessGroup:
+    join_ranks()
     assert dist.group.WORLD is not None
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+    return dist.group.WORLD
 
 
 def _gradients(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
