@@ -83,3 +83,10 @@ def test_torchruns_own_store_is_used(variables):
     launched = _launched(variables, LOCAL_WORLD_SIZE="2", TORCHELASTIC_USE_AGENT_STORE="True")
     assert not _store_is_here(variables, launched)
     assert rendezvous.store_on_loopback(Launched(1, 1, 2, 2, is_launched=True)) is None
+
+
+def test_a_process_that_nobody_launched_has_a_store_at_any_port(variables):
+    """As of `launchers/pretrain.py --doctor` without a launcher."""
+    variables.delenv("MASTER_PORT", raising=False)
+    variables.setattr(rendezvous, "_server", lambda port: (port,))
+    assert rendezvous.store_on_loopback(read_launcher({})) == (0,)

@@ -14,7 +14,9 @@ from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import UserError
 from toolkit.model.encoder import Encoder
 from toolkit.run import RunFolder
+from toolkit.run.resolve import ResolvedRun
 from toolkit.testing.distributed import run_distributed
+from toolkit.training import memory_trial
 
 _SAYS = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.06 GiB is "
@@ -112,3 +114,20 @@ def test_a_later_step_that_runs_out_names_the_next_smaller_number(tmp_path):
         assert message.startswith("out of memory with 4 rows a micro-batch")
         assert _SAYS in message
         assert message.splitlines()[1].startswith("Set train.micro_batch_rows=2, train.activation_checkpointing")
+
+
+def test_graphs_of_micro_batches_that_do_not_fit_are_forgotten(monkeypatch):
+    """Else the compiler would take the rows of the next ones for a size that changes."""
+    settings = mock.MagicMock()
+    settings.parallel.tp = settings.parallel.pp = 1
+    large, small = (mock.MagicMock(is_compiled=True) for _ in range(2))
+    run = ResolvedRun(settings=settings, plan=mock.MagicMock(), data=mock.MagicMock(), division=large)
+    fits = iter(["out of memory", None])
+    monkeypatch.setattr(memory_trial, "is_limited", lambda device: True)
+    monkeypatch.setattr(memory_trial, "agree", lambda ranks, found: found)
+    monkeypatch.setattr(memory_trial, "_try_largest", lambda run, engine: next(fits))
+    monkeypatch.setattr(memory_trial, "divide_smaller", lambda run, division: small)
+    forgotten = mock.Mock()
+    monkeypatch.setattr(torch._dynamo, "reset", forgotten)
+    assert memory_trial.fit_micro_batches(run, mock.MagicMock(zero_stage=1)).division is small
+    forgotten.assert_called_once_with()

@@ -42,7 +42,7 @@ def store_on_loopback(launched: Launched) -> TCPStore | None:
     """
     if launched.rank or not launched.is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
-    return _server(int(os.environ["MASTER_PORT"]))
+    return _server(int(os.environ.get("MASTER_PORT", "0")))
 
 
 @cache

@@ -41,6 +41,9 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
             return run
         gc.collect()
         torch.cuda.empty_cache()
+        if run.division.is_compiled:
+            # Beside graphs of the larger shape, those of the next one would have dynamic sizes.
+            torch._dynamo.reset()
         with ranks.together():
             smaller = divide_smaller(run, run.division)
             if smaller is None:
