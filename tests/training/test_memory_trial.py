@@ -99,7 +99,7 @@ def test_where_not_even_one_row_fits_it_says_what_to_change(tmp_path):
     case = ShortOfMemory(str(write_run(tmp_path)), "zero1", _OVERRIDES, None, 0)
     ((message, _, told),) = run_distributed([case], world_size=1)[0]
     assert len(_short_of(told)) == 2
-    assert message.startswith("out of memory with 1 rows a micro-batch")
+    assert message.startswith("out of memory with 1 row a micro-batch")
     assert _SAYS in message
     assert message.splitlines()[1].startswith("Set train.activation_checkpointing or parallel.tp")
 

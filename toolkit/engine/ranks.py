@@ -197,7 +197,8 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     timeout = timedelta(seconds=timeout_seconds())
     vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
     try:
-        method, _server = meeting_place(launched), store_on_loopback(launched)
+        # A rank alone needs no port.
+        method, _server = meeting_place(launched), store_on_loopback(launched) if launched.world_size > 1 else None
         deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", init_method=method, verbose=False)
     except (OSError, dist.DistNetworkError) as error:
         raise unreachable(str(error)) from None

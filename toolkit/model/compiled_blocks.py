@@ -39,7 +39,9 @@ def reason_against_compiling(
     from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
 
-    shape = {"num_hidden_layers": 1, "vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
+    # ModernBERT's first block sees all and has no norm before attention; its second is the usual one.
+    layers = 1 if settings.narrowest_window is None else 2
+    shape = {"num_hidden_layers": layers, "vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
     with torch.device("meta"):
         encoder = Encoder(settings.model_copy(update=shape))
     encoder.to_empty(device=device)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.text import root_cause
+from toolkit.core.text import counted, root_cause
 from toolkit.engine.engine import Engine
 from toolkit.model.segments import SegmentLayout
 from toolkit.run.division import divide_smaller, parts_in_words, rank_memories
@@ -103,7 +103,7 @@ def _words(error: torch.OutOfMemoryError) -> str:
 def _described(run: ResolvedRun, reason: str) -> str:
     needed = max(rank_memories(run, run.division), key=lambda memory: memory.total)
     return (
-        f"out of memory with {run.division.batch.micro_batch_rows} rows a micro-batch, for which "
+        f"out of memory with {counted(run.division.batch.micro_batch_rows, 'row')} a micro-batch, for which "
         f"{needed.total / 1e9:.1f} GB were expected ({parts_in_words(needed)}): {reason}"
     )
 

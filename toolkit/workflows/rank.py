@@ -57,7 +57,8 @@ def own_errors_reported() -> Iterator[None]:
         end_with(int(starter))
     try:
         check_launcher()
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ["TORCHELASTIC_MAX_RESTARTS"] != "0":
+        restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and restarts != "0":
             _say(_SHARED_STORE)
         yield
     except LostRankError as error:
