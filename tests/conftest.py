@@ -14,6 +14,8 @@ TESTS = Path(__file__).parent
 
 # One thread for each process: several run at a time. Set before anything loads a library that reads it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Torch's compiler has no workers then, which would outlive the test that first compiles.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # No test reaches the hub: one that needs a hub starts its own on the loopback, which the offline mode would refuse.
 # Set before anything imports the client, which reads both when it is imported; child processes inherit them.
@@ -125,10 +127,6 @@ _LASTING = (
     "tqdm_monitor",
     # Of a hub that several tests of a file share, while a client keeps its connection; it ends with the hub.
     "process_request_thread",
-    # Of torch's compiler, which keeps its workers for the next graph.
-    "InductorSubproc",
-    "SubprocPool",
-    "_recv_loop",
 )
 """Parts of names of threads that nobody can end between two tests."""
 
