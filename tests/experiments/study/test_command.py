@@ -3,11 +3,11 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.launches import wait_for_step
 from tests.support.runs import read_metrics, write_run
 from toolkit.run.folder import RunFolder
 
@@ -33,17 +33,10 @@ axes.schedule = ["mlm 6"]
 _SECONDS = 300
 
 
-def start(study: Path, log: Path) -> "subprocess.Popen[bytes]":
-    with log.open("ab") as output:
+def start(study: Path, log: Path) -> "subprocess.Popen[str]":
+    with log.open("a") as output:
         command = [sys.executable, "-m", "toolkit.cli", "study", str(study)]
-        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-
-
-def wait_for(path: Path) -> None:
-    begun = time.monotonic()
-    while not path.exists():
-        assert time.monotonic() - begun < _SECONDS, f"{path} is not there"
-        time.sleep(0.05)
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
 
 
 def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_fails_stops_no_other(tmp_path):
@@ -53,7 +46,7 @@ def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_fails_stops_
     trunk, leaf = (tmp_path / "study" / "runs" / name for name in ("run-clm-30", "run-clm-15-mlm40-30"))
 
     running = start(study, log)
-    wait_for(trunk / "metrics.jsonl")
+    wait_for_step(trunk, 1, [running])
     running.send_signal(signal.SIGTERM)
     assert running.wait(_SECONDS) == 0, log.read_text()
     assert "stopped; the same command goes on with" in log.read_text()
@@ -62,7 +55,7 @@ def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_fails_stops_
     assert not (leaf / "checkpoints").exists()
 
     running = start(study, log)
-    wait_for(leaf / "metrics.jsonl")
+    wait_for_step(leaf, 16, [running])
     running.kill()
     running.wait(_SECONDS)
     study.write_text(study.read_text() + _FAILING)
