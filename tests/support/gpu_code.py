@@ -190,7 +190,7 @@ def _made_up_gpu() -> ExitStack:
 def generate_blocks(
     name: str, preset: str, changes: dict[str, Any], kind: AttentionKind, titles: dict[int, str]
 ) -> list[Graph]:
-    """Of some layers of a preset, forward and backward: 12 rows of 2,048, targets at 40 %, padding."""
+    """Of some layers of a preset and what is around them, both ways: 12 rows of 2,048, targets at 40 %, padding."""
     settings, generator = model_settings(preset, num_hidden_layers=max(titles) + 1, **changes), Generator()
     positions_N = np.flatnonzero(np.random.default_rng(0).random(_ROWS * _LENGTH) < _SHARE)
     positions_N = positions_N[: len(positions_N) // 256 * 256]
@@ -218,12 +218,21 @@ def generate_blocks(
         )
         positions = mode.from_tensor(torch.from_numpy(positions_N))
         contexts = ForwardContext.by_layer_type(settings, layout, kind, positions)
-        for number, title in titles.items():
-            layer, context = encoder.model.layers[number], contexts[settings.layer_types[number]]
-            generator.title = f"{name} {kind}, {title}"
-            shape = (_ROWS * _LENGTH, settings.hidden_size)
-            hidden_TD = torch.empty(shape, dtype=torch.bfloat16, requires_grad=True)
-            layer(hidden_TD, context).sum().backward()
+        all_rows, target_rows = _ROWS * _LENGTH, len(positions_N)
+        modules: list[tuple[str, torch.nn.Module, int, tuple[ForwardContext, ...]]] = [
+            (title, encoder.model.layers[number], all_rows, (contexts[settings.layer_types[number]],))
+            for number, title in titles.items()
+        ]
+        modules += [
+            ("embedding norm", encoder.model.embed_norm, all_rows, ()),
+            ("final norm", encoder.model.norm, target_rows, ()),
+            ("dense head", encoder.head, target_rows, ()),
+        ]
+        for title, module, rows, context in modules:
+            if not isinstance(module, torch.nn.Identity):
+                generator.title = f"{name} {kind}, {title}"
+                hidden = torch.empty((rows, settings.hidden_size), dtype=torch.bfloat16, requires_grad=True)
+                module(hidden, *context).sum().backward()
     return generator.graphs
 
 

@@ -94,8 +94,8 @@ def _rotates_without_gradient(forward, *arguments):
         return forward(*arguments)
 
 
-def _gives_no_gradient(forward, hidden_TD, context):
-    return forward(hidden_TD.detach(), context)
+def _gives_no_gradient(forward, hidden_TD, *context):
+    return forward(hidden_TD.detach(), *context)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def reason_against_compiling(
 
 
 def compile_blocks_(encoder: "Encoder") -> None:
-    """Compile each block by itself, and the loss, in place; names stay. The first step then takes many seconds longer.
+    """Compile each block, norm and head by itself, and the loss, in place. The first step takes many seconds longer.
 
     One graph, with one for its backward pass, serves all blocks of one type but the last, one that one; each for one
     attention kind and any layout and number of targets. Where attention has no kernel for the compiler, graphs end
@@ -83,11 +83,15 @@ def compile_blocks_(encoder: "Encoder") -> None:
     *others, last = encoder.model.layers
     for layer in encoder.model.layers:
         layer.register_forward_pre_hook(_mark_dynamic)
+    behind_it: tuple[nn.Module, ...] = (encoder.model.norm, encoder.head)
+    for module in behind_it:
+        module.register_forward_pre_hook(_mark_rows_dynamic)
     # The forward method and not the module: what is put around it later (activation checkpointing, hooks) stays outside
     # of the graph.
-    for layer in others:
-        layer.forward = torch.compile(layer.forward, dynamic=False, options=_compiler_options())
-    last.forward = torch.compile(last.forward, options=_compiler_options())
+    for module in (encoder.model.embed_norm, *others):
+        module.forward = torch.compile(module.forward, dynamic=False, options=_compiler_options())
+    for module in (last, *behind_it):
+        module.forward = torch.compile(module.forward, options=_compiler_options())
     # Ranks that share a vocabulary exchange numbers in the middle of it.
     if type(encoder.lm_head.columns) is VocabularyColumns:
         encoder.lm_head.form = Compiled()
@@ -113,3 +117,8 @@ def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> N
             torch._dynamo.maybe_mark_dynamic(layout.targets.bounds_M, 0)
     if context.positions_N is not None:
         torch._dynamo.maybe_mark_dynamic(context.positions_N, 0)
+
+
+def _mark_rows_dynamic(_: nn.Module, arguments: tuple[Tensor]) -> None:
+    """Say that what comes behind the last block has as many rows as there are targets."""
+    torch._dynamo.maybe_mark_dynamic(arguments[0], 0)
