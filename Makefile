@@ -34,7 +34,7 @@ faults: $(VENV)/tests-installed
 
 # Compiled blocks, attention, gradients and mixtures on the lowest torch allowed; installs it, some 3 GB.
 oldest-torch: $(OLDEST)/tests-installed
-	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS)
+	$(OLDEST)/bin/python -m pytest $(IN_PARALLEL) $(OLDEST_TESTS)
 
 # More than an hour; test-slow has a sample.
 proofs: $(VENV)/tests-installed oldest-torch

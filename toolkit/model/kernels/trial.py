@@ -15,8 +15,8 @@ from toolkit.model.segments import SegmentLayout
 
 # Of queries, keys, values, and the gradient of the output: query heads share those of keys and values.
 _HEADS = (4, 2, 2, 4)
-# A third of a stretch, where no layer has a window.
-_THIRD = 128
+# A third of a stretch, where no layer has a window; and the widest that is tried, since plain attention is quadratic.
+_THIRD, _WIDEST_WINDOW = 128, 1024
 _NAMES = ("the output", "the gradient of queries", "the gradient of keys", "the gradient of values")
 # Largest |difference| / |plain attention's|, which is in fp32 on the same rounded inputs: a few roundings.
 _TOLERANCES = {torch.bfloat16: 2e-2, torch.float16: 5e-3, torch.float32: 1e-4}
@@ -30,6 +30,7 @@ def try_kernel(
     Stretches are three windows long, since kernels drop a window that covers a stretch; one has no query in one case.
     It may raise anything, as the kernel does; a RuntimeError where a result differs.
     """
+    window = window and min(window, _WIDEST_WINDOW)
     stretch = 3 * (window or _THIRD)
     segments_BS = np.repeat([1, 2, 3], [stretch, _THIRD, stretch])[None]
     some_N = np.flatnonzero(segments_BS[0] != 2)[::3]
