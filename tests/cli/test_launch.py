@@ -30,7 +30,6 @@ from toolkit.workflows.launch import (
     rank_command,
     what_is_left,
 )
-from toolkit.workflows.rank import own_errors_reported
 
 
 @pytest.fixture
@@ -172,27 +171,15 @@ def test_a_rank_that_fails_alone_says_why(tmp_path):
 def test_a_port_in_use_is_told_in_a_line(tmp_path):
     with socket.create_server(("", 0)) as taken:
         place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        # In the same start: what torchrun says of restarts and of its store.
-        elastic = {"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_MAX_RESTARTS": "1"}
         port = {"MASTER_PORT": str(taken.getsockname()[1]), "DS_ACCELERATOR": "cpu"}
         code = f"import runpy\nrunpy.run_path({str(PRETRAIN)!r}, run_name='__main__')"
         words = ["-c", code, "--config", str(write_run(tmp_path))]
-        ended = run_python(words, folder=tmp_path, environment={**place, **port, **elastic})
+        ended = run_python(words, folder=tmp_path, environment={**place, **port})
     assert ended.code == 2
     (line,) = re.findall(r"^error: .*", ended.output, re.MULTILINE)
     assert f"rank 0 at 127.0.0.1:{port['MASTER_PORT']} (MASTER_ADDR, MASTER_PORT): " in line
     assert "Address already in use" in line
     assert "Traceback" not in ended.output
-    assert "--max-restarts" not in ended.output
-
-
-@pytest.mark.parametrize(("store", "restarts", "is_told"), [("True", "1", True), ("True", "0", False)])
-def test_restarts_by_torchrun_that_mostly_fail_are_told(store, restarts, is_told, monkeypatch, capsys):
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", store)
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
-    with own_errors_reported():
-        pass
-    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in capsys.readouterr().out) == is_told
 
 
 @pytest.mark.parametrize("dash", ["-", "_"])

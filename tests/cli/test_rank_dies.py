@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.launches import (
     PRETRAIN,
+    free_port,
     install_failing_objective,
     kill_host,
     outputs,
@@ -104,3 +105,18 @@ def test_under_every_launcher(tmp_path, run, launcher, how):
     if how == "raises":
         # The log of rank 1's machine: rank 0 repeats the error in one line, after it or in the log of its own.
         assert logs[-1].index("Traceback") < logs[-1].index("TypeError: a bug in the objective")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "form", ["--standalone", "--rdzv_backend=c10d --rdzv_endpoint=127.0.0.1:{}", "--master_port={}"]
+)
+def test_torchrun_starts_killed_ranks_again(run, form):
+    """Its store has the addresses of the first attempt, which are those of ranks that have ended."""
+    arguments, environment = run
+    launcher = ["-m", "torch.distributed.run", *form.format(free_port()).split(), "--max-restarts=1"]
+    # Behind the checkpoint of step 10, the second attempt has no twentieth batch.
+    settings = ["--set", "schedule.0.steps=22", "--set", "schedule.1.steps=1", "--set", "checkpoint.every=10"]
+    words = [*launcher, "--nproc_per_node=2", str(PRETRAIN), *arguments, *settings]
+    (printed,) = outputs([start(words, {**environment, "HOW_RANK_1_FAILS": "is killed"})], seconds=180)
+    assert "finished at step 23" in printed

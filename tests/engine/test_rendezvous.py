@@ -60,7 +60,7 @@ def _store_is_here(variables, launched):
 
 def test_torch_listens_on_the_loopback_for_one_machine_whatever_its_name(variables):
     launched = _launched(variables, LOCAL_WORLD_SIZE="2", MASTER_ADDR="10.0.0.1", NCCL_SOCKET_IFNAME="eth1")
-    assert rendezvous.meeting_place(launched) == "env://"
+    assert rendezvous.meeting_place(launched) == "attempt://"
     assert [os.environ[f"{name}_SOCKET_IFNAME"] for name in ("GLOO", "NCCL")] == ["lo", "eth1"]
     assert os.environ["MASTER_ADDR"] == launched.main_address == LOOPBACK
     with rendezvous.listener(launched) as waiting:
@@ -71,7 +71,7 @@ def test_torch_listens_on_the_loopback_for_one_machine_whatever_its_name(variabl
 @pytest.mark.parametrize("local", [{"LOCAL_SIZE": "1"}, {"LOCAL_WORLD_SIZE": "1"}, {}])
 def test_ranks_of_several_machines_reach_one_another(variables, local):
     launched = _launched(variables, MASTER_ADDR="10.0.0.1", **local)
-    assert rendezvous.meeting_place(launched) == "env://"
+    assert rendezvous.meeting_place(launched) == "attempt://"
     assert "GLOO_SOCKET_IFNAME" not in os.environ
     assert os.environ["MASTER_ADDR"] == launched.main_address == "10.0.0.1"
     with rendezvous.listener(launched) as waiting:

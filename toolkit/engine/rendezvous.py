@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
-from torch._C._distributed_c10d import HashStore, Store, TCPStore
-from torch.distributed.rendezvous import register_rendezvous_handler
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
+from torch.distributed.rendezvous import register_rendezvous_handler, rendezvous
 
 from toolkit.parallel.launcher import LOOPBACK, Launched
 
@@ -25,14 +26,21 @@ def meeting_place(launched: Launched) -> str:
         os.environ["MASTER_ADDR"] = LOOPBACK
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, _LOOPBACK_INTERFACE)
-    return "alone://" if launched.world_size == 1 else "env://"
+    return "alone://" if launched.world_size == 1 else "attempt://"
 
 
 def _alone(url: str, **options: object) -> Iterator[tuple[Store, int, int]]:
     yield HashStore(), 0, 1
 
 
-register_rendezvous_handler("alone", _alone)  # type: ignore[no-untyped-call]
+def _by_attempt(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
+    """By the environment; torchrun keeps one store for all attempts, with addresses of ranks that have ended."""
+    for store, rank, world_size in rendezvous("env://", **options):
+        yield PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store), rank, world_size
+
+
+for name, handler in {"alone": _alone, "attempt": _by_attempt}.items():
+    register_rendezvous_handler(name, handler)  # type: ignore[no-untyped-call]
 
 
 def store_on_loopback(launched: Launched) -> TCPStore | None:

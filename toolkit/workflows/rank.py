@@ -17,11 +17,6 @@ from toolkit.training.pretrain import pretrain_declared, pretrain_resolved
 from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
-# The ranks of its second attempt would read there where those of the first one listened.
-_SHARED_STORE = (
-    "with --max-restarts, torchrun mostly fails to start ranks again that have met in its own store. Set "
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or leave the restarts to the queue: the same command resumes."
-)
 _SECONDS_FOR_RANK_0 = 15.0
 _SECONDS_FOR_TRACEBACK = 3.0
 
@@ -57,9 +52,6 @@ def own_errors_reported() -> Iterator[None]:
         end_with(int(starter))
     try:
         check_launcher()
-        restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and restarts != "0":
-            _say(_SHARED_STORE)
         yield
     except LostRankError as error:
         if error.is_told_here and (rank := read_launcher().rank) != 0:
