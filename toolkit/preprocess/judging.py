@@ -8,7 +8,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 
 from toolkit.core.errors import UserError
@@ -55,10 +55,15 @@ def check_sources(
         raise UserError("\n".join(lines)) from broken
 
 
-def unreadable(source: Source, error: UserError, settings: ReadingSettings) -> UserError:
-    """The error of a reader; a better one where the file is not of the kind that its name says."""
-    kind = _other_kind(source, settings)
-    return error if kind is None else UserError(f"could not read the source {source.name}: {kind}")
+@contextmanager
+def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None]:
+    """Give a better error than a reader's where the file is not of the kind that its name says."""
+    try:
+        yield
+    except UserError as error:
+        if (kind := _other_kind(source, settings)) is None:
+            raise
+        raise UserError(f"could not read the source {source.name}: {kind}") from error
 
 
 def _problem(source: Source, account: Account, settings: ReadingSettings) -> str | None:
@@ -66,15 +71,17 @@ def _problem(source: Source, account: Account, settings: ReadingSettings) -> str
     # What is left out on purpose had a text.
     is_empty = all(Reason(reason).is_bad or reason == Reason.EMPTY for reason in account.skipped)
     is_empty = is_empty and not account.documents
-    if not account.num_bad:
-        # A whole file is a document, and an empty one is no loss; nor is a table that says that it has no rows.
-        is_document = source.format is Format.TEXT and settings.txt_documents == "file"
-        is_table = not account.rows and any(head.strip() for _, head in _heads(source))
-        return "gives no document: it is empty. Remove it." if is_empty and not (is_document or is_table) else None
-    if not is_empty and 2 * account.num_bad <= account.rows:
+    # A whole file is a document, and an empty one is no loss.
+    is_document = not account.num_bad and source.format is Format.TEXT and settings.txt_documents == "file"
+    if is_document or not (is_empty or 2 * account.num_bad > account.rows):
         return None
     lost = "gives no document" if is_empty else f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
-    looks = _other_kind(source, settings) or _other_layout(source, settings)
+    looks = _other_kind(source, settings)
+    if not account.num_bad:
+        # Nor is a table that says that it has no rows.
+        is_table = not (looks or account.rows) and any(head.strip() for _, head in _heads(source))
+        return None if is_table else f"{lost}: it is empty. {looks or 'Remove it.'}"
+    looks = looks or _other_layout(source, settings)
     reason = Reason(max(account.first_bad, key=lambda reason: account.skipped[reason]))
     return f"{lost}: {account.reasons()}. {looks or _REMEDIES.get(reason, 'Repair it.')}"
 
@@ -95,7 +102,9 @@ def _other_kind(source: Source, settings: ReadingSettings) -> str | None:
         own = next((known for mark, known in _BEGINNINGS.items() if head.startswith(mark)), None)
         if head.startswith(LFS_POINTER):
             return "It is a Git LFS pointer, not the file itself. Fetch that with `git lfs pull`."
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 3 * head[:64].count(0) > len(head[:64]):
+        is_text = ending not in _BEGINNINGS.values()
+        has_zeros = 3 * head[:64].count(0) > len(head[:64])
+        if is_text and (head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or has_zeros):
             return "It is UTF-16. Save it as UTF-8 (iconv -f UTF-16 -t UTF-8)."
         if ending != Format.TEXT and re.match(rb"\s*(<!doctype html|<html|<\?xml)", head, re.IGNORECASE):
             return "It is a web page, perhaps of an error. Download the file again."
@@ -113,10 +122,12 @@ def _other_kind(source: Source, settings: ReadingSettings) -> str | None:
 def _other_delimiter(ending: str, head: bytes, settings: ReadingSettings) -> str | None:
     line = head.removeprefix(codecs.BOM_UTF8).partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     own = settings.delimiter if ending == Format.CSV else "\t"
-    for delimiter, shown in {own: "", ";": "';'", "\t": r"$'\t'", "|": "'|'", ",": ","}.items():
-        if delimiter in line and settings.text_field in [name.strip('" ') for name in line.split(delimiter)]:
+    if settings.text_field in [name.strip('" ') for name in line.split(own)]:
+        return None
+    for delimiter, shown in {";": "';'", "\t": r"$'\t'", "|": "'|'", ",": ","}.items():
+        if settings.text_field in [name.strip('" ') for name in line.split(delimiter)]:
             options = f"--delimiter {shown}" if ending == Format.CSV else f"the ending .csv, with --delimiter {shown}"
-            return f"Its columns are separated by {delimiter!r}: {options}." if shown else None
+            return f"Its columns are separated by {delimiter!r}: {options}."
     return None
 
 

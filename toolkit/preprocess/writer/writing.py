@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +13,7 @@ from tokenization import Tokenizer
 from toolkit.core.errors import UserError
 from toolkit.data import token_dtype
 from toolkit.preprocess.encoding import SpanEncoder, ahead
-from toolkit.preprocess.judging import check_sources, unreadable
+from toolkit.preprocess.judging import check_sources, errors_explained
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
@@ -98,7 +99,7 @@ def spans_of(
     """The spans of sources from a place on, each with the number of its source."""
     for number, file in enumerate(files[place.source :], start=place.source):
         start = place.span_start if number == place.source else 0
-        try:
-            yield from ((number, span) for span in iterate_spans(file, settings, start=start))
-        except UserError as error:
-            raise unreadable(file, error, settings) from error
+        named = partial(errors_explained, file, settings)
+        with named():
+            for span in iterate_spans(file, settings, start=start):
+                yield number, replace(span, rows=named()(span.rows))
