@@ -855,8 +855,8 @@ FAULTS = (
     Fault(
         name="preprocess: bad rows of groups are judged without those before them",
         path="toolkit/preprocess/unfinished.py",
-        old="_check_bad_rows(self.tally.plus(tally),",
-        new="_check_bad_rows(tally,",
+        old="self._num_rows, self._num_bad = self._num_rows + account.rows, self._num_bad + account.num_bad",
+        new="self._num_rows, self._num_bad = account.rows, account.num_bad",
         tests=("tests/preprocess/test_preprocess_groups.py",),
     ),
     Fault(
@@ -1591,8 +1591,8 @@ FAULTS = (
     Fault(
         name="csv: rows that a quotation mark swallowed count as one bad row",
         path="toolkit/preprocess/readers/delimited.py",
-        old='        return [Row("", Reason.SWALLOWED, found)] * num_lines',
-        new='        return [Row("", Reason.SWALLOWED, found)]',
+        old="            if row.reason is Reason.WRONG_COLUMNS and last > first:",
+        new="            if False:",
         tests=("tests/preprocess/test_preprocess_delimited.py",),
     ),
     Fault(
@@ -1603,18 +1603,18 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_a_folder_that_is_not_mounted_is_an_error",),
     ),
     Fault(
-        name="csv: an empty field or a blank behind a comma is no sign of rows",
-        path="toolkit/preprocess/readers/swallowed_rows.py",
-        old="        return [cls(_share_empty(column), _share_blank(column)) for column in columns]",
-        new="        return [cls() for _ in columns]",
-        tests=("tests/preprocess/test_preprocess_delimited.py",),
+        name="sources: one without a document is an error only if it is most of all",
+        path="toolkit/preprocess/writer/writing.py",
+        old="        check_sources(_accounts(group, sequence, broken), settings, broken)",
+        new="        assert broken is None",
+        tests=("tests/preprocess/test_judging.py",),
     ),
     Fault(
-        name="csv: the rest of a broken record is read as records",
-        path="toolkit/preprocess/readers/csv_records.py",
-        old='            if self._can_begin_record(line.decode("utf-8", "replace")):',
-        new="            if line:",
-        tests=("tests/preprocess/test_preprocess_delimited.py::test_the_rest_of_a_broken_record_is_no_document",),
+        name="sources: what a killed run counted of a source is forgotten",
+        path="toolkit/preprocess/writer/shard_sequence.py",
+        old="self.tally.sources.setdefault(name, Account())",
+        new="self.tally.sources.__setitem__(name, Account()) or self.tally.sources[name]",
+        tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(
         name="sources: a glob passes over links to nothing",

@@ -301,8 +301,8 @@ def test_texts_that_give_no_ids_are_empty_rows(prepare, write_jsonl, tmp_path):
 
     assert lengths_by_shard(tmp_path / "corpus") == [[2], [3]]
     assert result.manifest.skipped == {"empty": 2, "missing field": 1}
-    assert result.tally.rows == 5
-    assert result.tally.first_bad["missing field"].row == 4
+    account = result.tally.sources["a.jsonl"]
+    assert (account.rows, account.documents, account.first_bad["missing field"].row) == (5, 2, 4)
 
 
 def test_too_many_bad_rows_stop_it_with_every_reason(prepare, write_jsonl, tmp_path):
@@ -312,9 +312,8 @@ def test_too_many_bad_rows_stop_it_with_every_reason(prepare, write_jsonl, tmp_p
     with pytest.raises(UserError, match=r"3 of 100 rows read so far \(3\.0%\)") as failure:
         prepare(good, bad)
     message = str(failure.value)
-    assert f"broken JSON: 1 row; first {bad} row 7: Expecting property name" in message
-    assert f"missing field: 2 rows; first {bad} row 8: no 'text'; its keys: 'txt'" in message
-    assert "--text-field" in message
+    assert "b.jsonl: 1 row broken JSON (first row 7: Expecting property name" in message
+    assert "; 2 rows missing field (first row 8: no 'text'; its keys: 'txt')\n" in message
     assert not (tmp_path / "corpus" / "corpus.json").exists()
 
     assert prepare(good, bad, max_bad_fraction=0.03).manifest.documents == 96
@@ -333,7 +332,7 @@ def test_empty_rows_are_not_bad(prepare, write_jsonl):
 
 
 def test_no_document_at_all_is_an_error(prepare, write_jsonl):
-    with pytest.raises(UserError, match=r"no document in .*a\.jsonl: empty: 2 rows"):
+    with pytest.raises(UserError, match=r"a\.jsonl gives no document: it is empty"):
         prepare(write_jsonl("a.jsonl", ["", ""]))
 
 

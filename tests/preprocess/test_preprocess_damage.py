@@ -21,6 +21,7 @@ from tests.support.sources import ROOT
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import iterate_spans, parquet
+from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import find_sources
 
 CASES = 1000
@@ -73,7 +74,7 @@ def outcome(path, *, txt_documents):
     """Number of rows, or the message of the error."""
     try:
         (source,) = find_sources([str(path)])
-        spans = iterate_spans(source, text_field="text", txt_documents=txt_documents)
+        spans = iterate_spans(source, ReadingSettings(txt_documents=txt_documents))
         return sum(len(span.read()) for span in spans)
     except UserError as error:
         message = str(error)
@@ -107,38 +108,44 @@ def test_damaged_files_give_rows_or_an_error(tmp_path, kind):
     assert (errors == 0) if kind == "jsonl" else (errors > 300)
 
 
-def in_a_process(code, folder):
-    finished = subprocess.run(
-        [sys.executable, "-c", f"from tests.preprocess import test_preprocess_damage as damage\n{code}", folder],
+def in_a_process(code, *words):
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c",
+         f"import sys; from tests.preprocess import test_preprocess_damage as damage\n{code}", *map(str, words)],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr[-2000:]
-    return finished.stdout.split()
 
 
 def test_damaged_parquet_gives_rows_or_an_error(tmp_path):
-    rows, errors = in_a_process("import sys; print(*damage.damage_many('parquet', sys.argv[1]))", tmp_path)
+    finished = in_a_process("print(*damage.damage_many('parquet', sys.argv[1]))", tmp_path)
 
-    assert int(rows) > 20
-    assert int(errors) > 300
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    rows, errors = map(int, finished.stdout.split())
+    assert rows > 20
+    assert errors > 300
 
 
-def damage_footer(folder):
-    """Every byte of a footer changed in two ways; pyarrow 26 ends the process on some if asked for a column chunk."""
+def damage_footer(folder, first):
+    """Every byte of a footer from one on changed in two ways; prints the number of each before it is read."""
     content = UNDAMAGED["parquet"]["b.parquet"]
     length = int.from_bytes(content[-8:-4], "little")
     path = Path(folder, "a.parquet")
-    for place in range(len(content) - length - 8, len(content)):
-        for change in (0x01, 0x10):
-            path.write_bytes(content[:place] + bytes([content[place] ^ change]) + content[place + 1 :])
-            outcome(path, txt_documents="file")
-    return length
+    for number in range(first, 2 * (length + 8)):
+        print(number, flush=True)
+        place, change = len(content) - length - 8 + number // 2, (0x01, 0x10)[number % 2]
+        path.write_bytes(content[:place] + bytes([content[place] ^ change]) + content[place + 1 :])
+        outcome(path, txt_documents="file")
+    print(2 * (length + 8))
 
 
-def test_a_damaged_footer_never_ends_the_process(tmp_path):
-    (length,) = in_a_process("import sys; print(damage.damage_footer(sys.argv[1]))", tmp_path)
+def test_a_damaged_footer_gives_an_error_or_ends_the_process_with_the_file_named(tmp_path):
+    first, num_ended = 0, 0
+    while (finished := in_a_process("damage.damage_footer(sys.argv[1], int(sys.argv[2]))", tmp_path, first)).returncode:
+        assert f'File "{tmp_path / "a.parquet"}", line' in finished.stderr
+        first, num_ended = int(finished.stdout.split()[-1]) + 1, num_ended + 1
 
-    assert int(length) > 500
+    assert int(finished.stdout.split()[-1]) > 1000
+    assert num_ended < 10
 
 
 @pytest.mark.parametrize("kind", UNDAMAGED)

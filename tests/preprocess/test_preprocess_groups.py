@@ -27,8 +27,11 @@ GIVEN = {"shard_tokens": 400, "max_bad_fraction": 1.0, "holdout": 0.3}
 def sources(write_jsonl, monkeypatch):
     """Six groups of two sources, the third without a document."""
     monkeypatch.setattr(groups, "group_slices", lambda sizes: [slice(start, start + 2) for start in range(0, 12, 2)])
-    rows = [list(sample_documents(8, seed=seed)) if seed not in (4, 5) else ["", b"[]"] for seed in range(12)]
-    return [write_jsonl(f"{seed:02}.jsonl", own) for seed, own in enumerate(rows)]
+    sources = [write_jsonl(f"{seed:02}.jsonl", [*sample_documents(8, seed=seed)]) for seed in range(12)]
+    sources[4:6] = [source.with_suffix(".txt") for source in sources[4:6]]
+    for source in sources[4:6]:
+        source.touch()
+    return sources
 
 
 def in_child(run):
@@ -153,9 +156,10 @@ def test_bad_rows_are_judged_in_the_order_of_the_sources(
     prepare, write_jsonl, tmp_path, monkeypatch, write_out_of_order
 ):
     """In all, one row in eight is bad; up to the end of the second source, one in four."""
-    good = ["a text"] * 6
+    good = ["a text"] * 4
     sources = [
-        write_jsonl(f"{name}.jsonl", rows) for name, rows in (("a", good), ("b", [b"{", b"["]), ("c", good + good))
+        write_jsonl(f"{name}.jsonl", rows)
+        for name, rows in (("a", good), ("b", [*good[:2], b"{", b"["]), ("c", good * 2))
     ]
     with pytest.raises(UserError) as local:
         prepare(*sources, max_bad_fraction=0.2)

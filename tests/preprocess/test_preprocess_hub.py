@@ -16,6 +16,7 @@ from tokenization.hub import with_retries
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import iterate_spans, parquet, ranges
 from toolkit.preprocess.readers.hub_file import HubFile
+from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import find_sources
 
 SEVERAL = """---
@@ -69,7 +70,7 @@ def read(source, *, start=0):
 
 
 def spans(source, *, start=0):
-    return iterate_spans(source, text_field="text", txt_documents="file", start=start)
+    return iterate_spans(source, ReadingSettings(), start=start)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +379,9 @@ def test_a_server_that_falls_silent_is_asked_again(hub, tmp_path):
     code = """
         from toolkit.preprocess.sources import find_sources
         from toolkit.preprocess.readers import iterate_spans
+        from toolkit.preprocess.settings import ReadingSettings
         (source,) = find_sources(["fineweb-edu"], subset="sample-10BT")
-        spans = iterate_spans(source, text_field="text", txt_documents="file")
+        spans = iterate_spans(source, ReadingSettings())
         print(sum(len(span.read()) for span in spans))
         """
     finished = child(hub, tmp_path, code, HF_HUB_DOWNLOAD_TIMEOUT="1")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.preprocess.readers import Reason, iterate_spans, lines, rows
+from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import find_sources
 
 
@@ -95,7 +96,7 @@ def check(path, content, span_bytes):
     (source,) = find_sources([str(path)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "_SPAN_BYTES", span_bytes)
-        found = [row for span in iterate_spans(source, text_field="text", txt_documents="file") for row in span.read()]
+        found = [row for span in iterate_spans(source, ReadingSettings()) for row in span.read()]
     assert [(row.text, row.reason) for row in found] == plain(content)
 
 
@@ -105,6 +106,8 @@ def check(path, content, span_bytes):
     st.sampled_from([1, 40, 1 << 20]),
 )  # fmt: skip
 def test_rows_and_reasons_are_those_of_a_plain_reader(path, written, end, has_mark, has_last_end, span_bytes):
+    if b"".join(written).lstrip(b" \t\r\n").startswith(b"["):  # one array is another layout
+        written = [b"{}", *written]
     content = end.join(written) + (end if has_last_end and written else b"")
     check(path, (codecs.BOM_UTF8 if has_mark else b"") + content, span_bytes)
 

@@ -13,6 +13,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import iterate_spans, lines, parquet, ranges
+from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.sources.source import Format
 from toolkit.preprocess.writer.groups import recorded_names
@@ -47,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _texts(source: Source) -> list[str]:
-    spans = list(iterate_spans(source, text_field="text", txt_documents="file"))
+    spans = list(iterate_spans(source, ReadingSettings()))
     return [row.text for span in spans for row in span.read()]
 
 

@@ -65,10 +65,11 @@ def run_and_die(number, run):
 
 @pytest.mark.parametrize(("group_bytes", "num_shards"), [(groups.SOURCE_GROUP_BYTES, 4), (1, 4)])
 def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
-    prepare, write_jsonl, sources, tmp_path, monkeypatch, group_bytes, num_shards
+    prepare, sources, tmp_path, monkeypatch, group_bytes, num_shards
 ):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", group_bytes)
-    sources.append(write_jsonl("c.jsonl", [""]))
+    sources.append(tmp_path / "c.txt")
+    sources[-1].touch()
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
 
@@ -182,9 +183,11 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
 
 
 def test_what_failed_before_its_first_shard_may_be_started_differently(prepare, sources, tmp_path):
-    with pytest.raises(UserError, match="no document"):
+    with pytest.raises(UserError, match="gives no document"):
         prepare(*sources, **GIVEN, text_field="body")
-    assert set(all_files(tmp_path / "corpus")) == {LEDGER_NAME, f"groups/00000/{LEDGER_NAME}"}
+    assert set(all_files(tmp_path / "corpus")) == {
+        LEDGER_NAME, "groups/00000.error", f"groups/00000/{LEDGER_NAME}",
+    }  # fmt: skip
 
     assert prepare(*sources, **GIVEN).manifest.documents == 12
 

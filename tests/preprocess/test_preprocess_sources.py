@@ -73,7 +73,10 @@ def test_files_of_other_kinds_are_counted_and_named(tmp_path, capsys):
     find_sources([str(tmp_path / "d")])
 
     out = capsys.readouterr().out
-    assert out == "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 .tar.gz, 1 without an extension.\n"
+    assert out == (
+        "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 .tar.gz, 1 without an extension.\n"
+        "Left out 1 name beginning with . or _: .hidden.md.\n"
+    )
     find_sources([str(tmp_path / "d/a.jsonl")])
     assert capsys.readouterr().out == ""
 

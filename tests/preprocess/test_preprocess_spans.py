@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, iterate_spans, json_array, lines, parquet
+from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import find_sources
 
 PACKED = ("", ".gz", ".zst")
@@ -32,7 +33,7 @@ def pack(path, content):
 
 def spans_of(path, *, start=0, txt_documents="paragraph"):
     (source,) = find_sources([str(path)])
-    return source, list(iterate_spans(source, text_field="text", txt_documents=txt_documents, start=start))
+    return source, list(iterate_spans(source, ReadingSettings(txt_documents=txt_documents), start=start))
 
 
 def rows_of(spans):
@@ -47,10 +48,10 @@ def folder(tmp_path_factory):
 def check_every_start(path, *, span_size, txt_documents="paragraph"):
     """The rows are those of one span that holds all, and each span's start leads to the same tail."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_CHARACTERS"), (parquet, "_SPAN_BYTES")):
+        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_BYTES"), (parquet, "_SPAN_BYTES")):
             patch.setattr(module, name, HUGE)
         _, whole = spans_of(path, txt_documents=txt_documents)
-        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_CHARACTERS"), (parquet, "_SPAN_BYTES")):
+        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_BYTES"), (parquet, "_SPAN_BYTES")):
             patch.setattr(module, name, span_size)
         source, spans = spans_of(path, txt_documents=txt_documents)
         rows = [span.read() for span in spans]

@@ -45,6 +45,8 @@ def command(
     executor: Annotated[str | None, _option("executor", "local|slurm|ray")] = None,
     subset: Annotated[str | None, _option("subset", "NAME")] = None,
     txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
+    delimiter: Annotated[str | None, _option("delimiter", "C")] = None,
+    exclude: Annotated[list[str] | None, _option("exclude", "GLOB")] = None,
     limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
     limit_tokens: Annotated[int | None, _option("limit_tokens", "N")] = None,
     sequence_length: Annotated[int | None, _option("sequence_length", "S")] = None,
@@ -84,6 +86,8 @@ def command(
 
 
 def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
+    import faulthandler
+
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
     from toolkit.core.text import quoted
@@ -94,6 +98,8 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
 
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
+    # A library that ends the process at a damaged file shows where.
+    faulthandler.enable(2)
     others = {"workers", "tasks", "executor", "overwrite"}
     command = [sources, settings.model_dump(mode="json", exclude=others)]
     result = write_to(output, lambda folder: preprocess(sources, folder, settings=settings), command=command)

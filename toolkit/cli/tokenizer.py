@@ -11,7 +11,7 @@ from toolkit.cli.options import option_of, settings_from
 from toolkit.preprocess.settings import TokenizerTrainingSettings
 
 # Options that preprocess needs as well to read the same texts.
-_OF_SOURCES = ("text_field", "txt_documents", "subset")
+_OF_SOURCES = ("text_field", "txt_documents", "delimiter", "subset")
 _OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description
 
 EXAMPLES = ("toolkit tokenizer train texts/ --vocab-size 32768 --output runs/tokenizer",)
@@ -31,6 +31,8 @@ def command(
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tokenizer; made if missing.")],
     text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
     txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
+    delimiter: Annotated[str | None, _option("delimiter", "C")] = None,
+    exclude: Annotated[list[str] | None, _option("exclude", "GLOB")] = None,
     subset: Annotated[str | None, _option("subset", "NAME")] = None,
     limit_documents: Annotated[int | None, _option("limit_documents", "N")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
@@ -55,5 +57,6 @@ def command(
         screen.print(f"skipped: {count:,} rows, {reason}")
     screen.print(f"The tokenizer is in {output}. Prepare a corpus with it:")
     kept = {f"--{key.replace('_', '-')}": str(given[key]) for key in _OF_SOURCES if key in given}
-    words = [*sources, *(word for option in kept.items() for word in option), "--tokenizer", str(output)]
+    words = [*sources, *(word for option in kept.items() for word in option)]
+    words += [*(f"--exclude={glob}" for glob in exclude or ()), "--tokenizer", str(output)]
     screen.print(f"toolkit preprocess {shlex.join(words)} --output data/corpus")

@@ -15,7 +15,7 @@ from toolkit.core.console import facts
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, printable
-from toolkit.data import Corpus, DataSettings, Rows
+from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows
 from toolkit.run.toml_files import apply_override
 
 if TYPE_CHECKING:
@@ -129,13 +129,21 @@ def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
     table.add_row("special text", f"{manifest.special_text_hits:,} strings of special tokens inside the text")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.skipped.items())
     table.add_row("skipped rows", skipped or "none")
-    sources = list(dict.fromkeys(shard.source for shard in manifest.shards))
-    for source in sources[:_MOST_SOURCES]:
-        table.add_row("source", printable(source))
-    if len(sources) > _MOST_SOURCES:
-        table.add_row("", f"and {len(sources) - _MOST_SOURCES:,} more")
+    for line in _sources(manifest):
+        table.add_row("source", printable(line))
     table.add_row("made with", f"toolkit {manifest.toolkit_version}")
     return table
+
+
+def _sources(manifest: CorpusManifest) -> list[str]:
+    """A line for each source, those with the most skipped rows first; of many, the first ones."""
+    lines = [
+        f"{name}: {counted(source.documents, 'document')}, {source.text_bytes:,} bytes of text of {source.num_bytes:,}"
+        + "".join(f", {count:,} {reason}" for reason, count in source.skipped.items())
+        for name, source in sorted(manifest.sources.items(), key=lambda item: -sum(item[1].skipped.values()))
+    ] or list(dict.fromkeys(shard.source for shard in manifest.shards))
+    more = len(lines) - _MOST_SOURCES
+    return [*lines[:_MOST_SOURCES], f"and {more:,} more"] if more > 0 else lines
 
 
 def histogram(lengths: DocumentLengths) -> "Table":

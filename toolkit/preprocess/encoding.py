@@ -46,7 +46,6 @@ class EncodedSpan:
         special_hits_N: how often a string of a special token stands in its text.
         is_held_out_N: whether it belongs to the holdout corpus.
         skipped: the other rows, each with its number in the span, ascending.
-        of_many_lines: rows with a text that take more than one line of a CSV file, likewise.
     """
 
     start: int
@@ -59,7 +58,6 @@ class EncodedSpan:
     special_hits_N: npt.NDArray[np.int64]
     is_held_out_N: npt.NDArray[np.bool_]
     skipped: Sequence[tuple[int, Row]]
-    of_many_lines: Sequence[tuple[int, Row]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ class SpanEncoder:
             special_hits_N=self.tokenizer.special_text_hits(texts, ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
-            of_many_lines=[(number, rows[number]) for number in numbers if rows[number].num_lines > 1],
         )
 
 

@@ -66,7 +66,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     tokenizer = load_tokenizer(settings)
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
-    files = find_sources(sources, subset=settings.subset, output=output)
+    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
     corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
@@ -159,6 +159,7 @@ def _complete(
             dtype=dtype,
             special_text_hits=counts.special_text_hits,
             skipped=skipped,
+            sources=tally.sources if folder == output else {},
             dropped=listed if folder == output else None,
         )
     if settings.sequence_length is not None:
@@ -191,7 +192,7 @@ def _key(
     screening: Screening | None,
 ) -> dict[str, Any]:
     """Everything that the shards of a corpus depend on, by the name that a user knows it by."""
-    names = ("text_field", "txt_documents", "limit_documents", "limit_tokens", "shard_tokens", "holdout")
+    names = ("text_field", "txt_documents", "delimiter", "limit_documents", "limit_tokens", "shard_tokens", "holdout")
     given = settings.model_dump(mode="json", include=set(names))
     rules = tokenizer.rules
     return {

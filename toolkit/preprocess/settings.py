@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from toolkit.core.settings import Settings
 
@@ -11,18 +11,33 @@ TxtDocuments = Literal["file", "paragraph", "line"]
 _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-class PreprocessSettings(Settings):
+def _separates(delimiter: str) -> str:
+    if len(delimiter) != 1 or delimiter in '"\r\n ':
+        raise ValueError("expected one character, such as ';' (a tab is $'\\t' in bash)")
+    return delimiter
+
+
+class ReadingSettings(Settings):
+    """Settings by which files become texts."""
+
+    text_field: Annotated[str, Field(min_length=1)] = "text"
+    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
+    txt_documents: TxtDocuments = "file"
+    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    delimiter: Annotated[str, AfterValidator(_separates)] = ","
+    """Character between the columns of .csv files."""
+    subset: Annotated[str, Field(min_length=1)] | None = None
+    """Configuration of a data set on the hub."""
+    exclude: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """Leave out sources whose name, folder, or end of the path matches this glob. May be repeated."""
+
+
+class PreprocessSettings(ReadingSettings):
     """Settings by which texts become a corpus."""
 
     tokenizer: Annotated[str, Field(min_length=1)]
     """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
     id, or the name of a shipped spec."""
-    text_field: Annotated[str, Field(min_length=1)] = "text"
-    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
-    txt_documents: TxtDocuments = "file"
-    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
-    subset: Annotated[str, Field(min_length=1)] | None = None
-    """Configuration of a data set on the hub."""
     workers: _AtLeastOne | None = None
     """Threads that read and encode; by default one for each core. The result does not depend on it."""
     tasks: _AtLeastOne | None = None
@@ -57,7 +72,7 @@ class PreprocessSettings(Settings):
     without: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     """Leave out documents that hold a text of these files or folders of tests: 13 words in a row. May be repeated."""
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Give up when more than this share of the rows cannot be used; looked at after each file."""
+    """Give up when more than this share of all rows cannot be used; looked at after each file."""
     overwrite: bool = False
     """Replace the corpus in the folder, finished or not."""
 
@@ -67,17 +82,11 @@ class PreprocessSettings(Settings):
         return self.limit_documents is not None or self.limit_tokens is not None
 
 
-class TokenizerTrainingSettings(Settings):
+class TokenizerTrainingSettings(ReadingSettings):
     """Settings by which texts become a vocabulary."""
 
     vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
     """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
-    text_field: Annotated[str, Field(min_length=1)] = PreprocessSettings.model_fields["text_field"].default
-    """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
-    txt_documents: TxtDocuments = PreprocessSettings.model_fields["txt_documents"].default
-    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
-    subset: Annotated[str, Field(min_length=1)] | None = None
-    """Configuration of a data set on the hub."""
     limit_documents: Annotated[int, Field(ge=1)] | None = None
     """Stop reading after this many documents."""
     overwrite: bool = False

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.core.text import counted, printable
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.tokenizer_checks import mask_notes
 from toolkit.preprocess.writer.ledger import Counts, Tally
@@ -71,9 +70,9 @@ def summary_table(result: PreprocessResult) -> "Table":
             f"{result.rows.num_rows:,} of {result.rows.sequence_length:,} tokens, {result.rows.fill:.2%} full",
         )
     for reason, count in manifest.skipped.items():
-        first = tally.first_bad.get(reason)
-        where = printable(f"; first {first.source} row {first.row:,}: {first.found}") if first else ""
-        table.add_row("skipped", f"{count:,} {reason}{where}")
+        table.add_row("skipped", f"{count:,} {reason}")
+    for line in tally.bad_sources():
+        table.add_row("bad rows", line)
     took = f"in {result.seconds:,.1f} s, after {result.start_seconds:,.1f} s of start"
     table.add_row("speed", f"{result.done.rates(result.seconds)} {took}")
     return table
@@ -87,12 +86,6 @@ def notes(result: PreprocessResult) -> list[str]:
     found += mask_notes(result.tokenizer)
     if result.left_out is not None:
         found.append(result.left_out)
-    if (many := result.tally.many_lines).records:
-        found.append(
-            f"{counted(many.records, 'CSV record')} with line breaks in quotation marks, {many.lines:,} lines in all; "
-            f"the longest has {many.most:,} ({printable(many.longest)}). If these should be several rows, a quotation "
-            "mark is missing, or is not doubled."
-        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

@@ -3,6 +3,7 @@
 A task takes one free group after another until there is none. It needs nothing but the folder of the corpus.
 """
 
+import faulthandler
 import os
 import shlex
 import sys
@@ -89,6 +90,7 @@ def _screen(corpus: UnfinishedCorpus, group: SourceGroup, on_span: OnSpan) -> No
 def open_task() -> Runner:
     """Get ready to be a task in a process of its own."""
     give_back_freed_memory()
+    faulthandler.enable(2)
 
     def run(work: Work) -> None:
         corpus: UnfinishedCorpus = work.payload
@@ -175,7 +177,8 @@ class _Shown:
     def on_event(self, event: Event) -> None:
         """Tell of a lost task."""
         if isinstance(event, Lost):
-            self._bar.say(f"{event.key} ended by {event.reason}; another takes its group")
+            log = logs_folder(self._corpus.output)
+            self._bar.say(f"{event.key} ended by {event.reason}; another takes its group (what it printed: {log})")
 
 
 def _failed(corpus: UnfinishedCorpus, failed: dict[int, str]) -> str:
@@ -213,7 +216,7 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
 def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings) -> list[str]:
     own = {"add_bos", "add_eod", "executor", "overwrite", "tasks"}
     given = settings.model_dump(mode="json", exclude_defaults=True, exclude=own)
-    words = [f"--without={test}" for test in given.pop("without", ())]
+    words = [f"--{name}={value}" for name in ("exclude", "without") for value in given.pop(name, ())]
     words += [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     words += ["--no-eod"] * (not settings.add_eod) + ["--no-bos"] * (not settings.add_bos)
     return [sys.executable, "-m", "toolkit.cli", "preprocess", *sources, f"--output={output}", *words]

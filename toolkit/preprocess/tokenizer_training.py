@@ -45,7 +45,7 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
 
     Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
     """
-    files = find_sources(sources, subset=settings.subset, output=output)
+    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
     _prepare(output, overwrite=settings.overwrite)
     result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()
     with progress("Reading", total=sum(file.num_bytes for file in files) / 1e6, unit="MB") as shown:
@@ -105,7 +105,7 @@ def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Gener
     """The rows of each span, and how many bytes of all files have been read."""
     done = 0
     for file in files:
-        spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents)
+        spans = iterate_spans(file, settings)
         with closing(ahead(spans, Span.read, num_workers=_NUM_READERS)) as read:
             for span, rows in read:
                 yield rows, done + span.end_bytes

@@ -57,7 +57,11 @@ class UnfinishedCorpus:
     ) -> None:
         self.output, self.files, self.key, self.settings = output, files, key, settings
         self.groups, self.why_reference, self.screening = groups_of(files), "", screening
-        self.written, self.tally, self._num_counted = dict[int, Ledger](), Tally(), 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.written, self.tally = dict[int, Ledger](), Tally()
+        self._num_counted = self._num_rows = self._num_bad = 0
 
     def locked(self) -> AbstractContextManager[None]:
         """The lock of the folder, which nobody holds for long."""
@@ -79,10 +83,23 @@ class UnfinishedCorpus:
             if ledger.is_whole and is_current:
                 self.written[number] = ledger
         while not self._is_full and self._num_counted in self.written:
-            ledger = self.written[self._num_counted]
-            for tally in ledger.bad_sources:
-                _check_bad_rows(self.tally.plus(tally), self.settings.max_bad_fraction)
-            self.tally, self._num_counted = self.tally.plus(ledger.tally), self._num_counted + 1
+            tally = self.written[self._num_counted].tally
+            for name, account in tally.sources.items():
+                self.tally.sources[name] = account
+                self._num_rows, self._num_bad = self._num_rows + account.rows, self._num_bad + account.num_bad
+                self._check_bad_rows()
+            self.tally.add(tally)
+            self._num_counted += 1
+
+    def _check_bad_rows(self) -> None:
+        rows, bad, most = self._num_rows, self._num_bad, self.settings.max_bad_fraction
+        if bad > most * rows:
+            sources = "\n  ".join(self.tally.bad_sources())
+            raise UserError(
+                f"{bad:,} of {counted(rows, 'row')} read so far ({bad / rows:.1%}) cannot be used, more than "
+                f"--max-bad-fraction {most:g} allows:\n  {sources}\n"
+                "Repair the sources, leave some out (--exclude NAME), or allow more."
+            )
 
     def missing(self) -> list[SourceGroup]:
         """Groups of which something is left to read or write, in order; none once the corpus has the shards of all."""
@@ -93,7 +110,7 @@ class UnfinishedCorpus:
             return []
         if ledger.why_reference != self.why_reference:
             self.why_reference = ledger.why_reference
-            self.written, self.tally, self._num_counted = {}, Tally(), 0
+            self._forget()
         if unscreened := self._unscreened():
             return [group for group in self.groups if group.number in unscreened]
         self.look()
@@ -237,12 +254,3 @@ class UnfinishedCorpus:
 
     def _lock_file(self, group: SourceGroup) -> Path:
         return group_folder(self.output, group.number).with_suffix(".lock")
-
-
-def _check_bad_rows(tally: Tally, most: float) -> None:
-    if tally.num_bad > most * tally.rows:
-        raise UserError(
-            f"{tally.num_bad:,} of {counted(tally.rows, 'row')} read so far ({tally.num_bad / tally.rows:.1%}) cannot "
-            f"be used, more than --max-bad-fraction {most:g} allows:\n{tally.reasons()}\n"
-            "Repair the source, name the field that holds the text with --text-field, or allow more."
-        )

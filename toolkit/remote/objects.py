@@ -51,7 +51,8 @@ def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
         root = path.rstrip("/")
         found = storage.glob(f"{root}/{pattern}", detail=True) if pattern else storage.find(path, detail=True)
         files = {name: entry for name, entry in sorted(found.items()) if entry["type"] == "file"}
-        return {name.removeprefix(root).lstrip("/"): _object(entry) for name, entry in files.items()}
+        # A key may go on with a slash, which makes it another one.
+        return {name.removeprefix(root).removeprefix("/"): _object(entry) for name, entry in files.items()}
 
     return _asked(url, "list", find)
 

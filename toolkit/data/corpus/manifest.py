@@ -84,6 +84,19 @@ class TokenizerEntry(Settings):
         return self
 
 
+class SourceEntry(Settings):
+    """The account of one source."""
+
+    documents: Count
+    """Its documents, with those that are held out."""
+    num_bytes: Count
+    """Size of its file; 0 where a limit ended the reading in it."""
+    text_bytes: Count
+    """Bytes of its documents as UTF-8."""
+    skipped: dict[str, Count] = Field(default_factory=dict)
+    """Its other rows, by reason."""
+
+
 class DroppedEntry(Settings):
     """Documents that were left out as near-duplicates, or for the test texts that they hold."""
 
@@ -117,6 +130,8 @@ class CorpusManifest(Settings):
     """How often text contained the string of a special token."""
     skipped: dict[str, Count]
     """Number of rows left out, by reason."""
+    sources: dict[str, SourceEntry] = Field(default_factory=dict)
+    """The account of each source; none in the holdout and in an adopted corpus."""
     dropped: DroppedEntry | None = None
     """Those of them that hold a text; None where all texts are kept."""
     shards: Annotated[Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(ShardTable.as_dicts)]
@@ -226,8 +241,8 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    for optional in ("tokenizer_files", "dropped"):
-        if content[optional] is None:
+    for optional in ("tokenizer_files", "sources", "dropped"):
+        if not content[optional]:
             del content[optional]
     for key in ("source", "encoding"):
         if content["tokenizer"][key] is None:

@@ -1,27 +1,32 @@
 """CSV and TSV: a header with the names of the columns, then one record per row.
 
 CSV is quoted as in RFC 4180, so a text may contain line ends and only parsing tells where a record ends; the thread
-that finds the spans does it. TSV has no quoting: every line is a record, quotation marks are ordinary characters, and
-workers parse byte ranges themselves.
+that finds the spans does it. Nothing is repaired: after a stray quotation mark nobody can tell rows from text, so a
+file that does not parse is refused. TSV has no quoting: every line is a record, quotation marks are ordinary
+characters, and workers parse byte ranges themselves.
 """
 
 import codecs
+import csv
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from typing import BinaryIO
 
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers.csv_records import DOUBLED, CsvRecords
 from toolkit.preprocess.readers.lines import iterate_line_spans, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
-from toolkit.preprocess.readers.swallowed_rows import ColumnHabits, holds_rows, split_lines
 from toolkit.preprocess.sources.source import Source
 
 _SPAN_BYTES = 4 << 20
-_HEAD_BYTES = 1 << 20
+_MOST_FIELD_CHARACTERS = 1 << 30
+_PROBLEMS = {
+    "unexpected end of data": "a quotation mark is never closed",
+    "field larger": "a field has more than 2^30 characters",
+    "new-line character": r"a line ends with \r alone",
+}
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,13 @@ class _Header:
         return row_from_text(fields[self.names.index(self.text_field)])
 
 
-def iterate_tsv_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
-    """The spans of a TSV file, from the record at byte `start` on."""
+def iterate_tsv_spans(source: Source, text_field: str) -> Iterator[Span]:
+    """The spans of a TSV file."""
     with open_stream(source) as stream:
         line = stream.file.readline()
     names = without_line_end(line).removeprefix(codecs.BOM_UTF8).decode("utf-8", "backslashreplace").split("\t")
     parse = partial(_tsv_rows, _Header(names, text_field))
-    yield from iterate_line_spans(source, parse, start=max(start, len(line)))
+    yield from iterate_line_spans(source, parse, first=len(line))
 
 
 def _tsv_rows(header: _Header, content: bytes) -> list[Row]:
@@ -57,68 +62,67 @@ def _tsv_row(header: _Header, line: bytes) -> Row:
         return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
 
 
-def iterate_csv_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
-    """Iterate over the spans of a CSV file, from the record at byte `start` on.
-
-    A field that is never closed, or has more than 2^30 characters, is an error: it hides an unknown number of rows.
-    """
+def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Iterator[Span]:
+    """The spans of a CSV file; a UserError with the line where it does not parse."""
+    # The default limit of 131,072 characters is less than a novel.
+    csv.field_size_limit(_MOST_FIELD_CHARACTERS)
     with open_stream(source) as stream:
-        records = CsvRecords(source, stream.file, 0)
-        names, start = next(records, []), max(start, records.num_bytes)
-        _check_header(source, names, records)
-    reader = _CsvReader(source, _Header(names, text_field))
-    with open_stream(source, start=start) as stream:
-        records = CsvRecords(source, stream.file, start, num_columns=len(names))
-        rows: list[Row] = []
-        for fields in records:
-            rows += reader.rows(records, fields)
-            if records.num_bytes - start >= _SPAN_BYTES:
+        lines = _Lines(stream.file)
+        records, rows = _records(source, lines, delimiter), list[Row]()
+        _, last, names = next(records, (1, 1, []))
+        if last > 1:
+            raise _broken(source, f"its header takes {last:,} lines")
+        header, start = _Header(names, text_field), lines.num_bytes
+        for first, last, fields in records:
+            row = header.row(fields) if fields else Row("", Reason.EMPTY)
+            if row.reason is Reason.WRONG_COLUMNS and last > first:
+                raise _broken(source, f"lines {first:,} to {last:,} are one record of {row.found}")
+            rows.append(Row("", Reason.NOT_UTF8, lines.not_utf8) if lines.not_utf8 else row)
+            lines.not_utf8 = ""
+            if lines.num_bytes - start >= _SPAN_BYTES:
                 yield Span(start, stream.source_position(), partial(list, rows))
-                rows, start = [], records.num_bytes
+                rows, start = [], lines.num_bytes
         if rows:
             yield Span(start, stream.source_position(), partial(list, rows))
 
 
-def _check_header(source: Source, names: Sequence[str], records: CsvRecords) -> None:
-    problem = records.problem
-    if records.num_lines > 1 and len(names) > 1:
-        several = next(number for number, name in enumerate(names) if "\n" in name)
-        if all(len(line) == len(names) for line in split_lines(several, names)):
-            problem = f"{records.lines} are one record, whose lines look like rows ({DOUBLED})"
-    if problem:
-        raise UserError(f"the header of {source.name} is broken: {problem}. Repair it.")
+class _Lines:
+    """The lines of a file for the csv module: how many bytes it has read, and what was not UTF-8 since last asked."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.num_bytes, self.not_utf8 = file, 0, ""
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
+        self.num_bytes += len(line)
+        try:
+            return content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
+            return content.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class _CsvReader:
-    source: Source
-    header: _Header
+def _records(source: Source, lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str]]]:
+    """The records, each with the numbers of its first and last line."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        first = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            problem = next((found for known, found in _PROBLEMS.items() if str(error).startswith(known)), str(error))
+            raise _broken(source, f"in the record at line {first:,}, {problem}") from error
+        yield first, reader.line_num, fields
 
-    def rows(self, records: CsvRecords, fields: Sequence[str]) -> list[Row]:
-        """The row of the last record; one bad row for each of its lines, where they may have been rows themselves."""
-        if fields:
-            row = self.header.row(fields)
-        else:
-            row = Row("", Reason.BROKEN_CSV, records.problem) if records.problem else Row("", Reason.EMPTY)
-        num_lines, is_broken = records.num_lines, row.reason in (Reason.BROKEN_CSV, Reason.WRONG_COLUMNS)
-        if num_lines > 1 and (is_broken or holds_rows(fields, self._habits)):
-            found = f"{records.lines}: {row.found or 'one text, whose lines look like rows'} ({DOUBLED})"
-            return [Row("", Reason.SWALLOWED, found)] * num_lines
-        if records.not_utf8:
-            return [Row("", Reason.NOT_UTF8, records.not_utf8)]
-        return [row._replace(num_lines=num_lines) if num_lines > 1 else row]
 
-    @cached_property
-    def _habits(self) -> Sequence[ColumnHabits]:
-        """Habits of the rows of one line at the head of the file."""
-        num_columns, rows = len(self.header.names), list[Sequence[str]]()
-        # What is broken there is said when its turn comes.
-        with suppress(UserError), open_stream(self.source) as stream:
-            records = CsvRecords(self.source, stream.file, 0)
-            next(records)
-            for fields in records:
-                if len(fields) == num_columns and records.num_lines == 1:
-                    rows.append(fields)
-                if records.num_bytes > _HEAD_BYTES:
-                    break
-        return ColumnHabits.of_columns(rows, num_columns)
+def _broken(source: Source, problem: str) -> UserError:
+    return UserError(
+        f"the source {source.name} is broken: {problem}. Repair it there (inside a quoted text, a quotation mark is "
+        "written twice), or leave the file out (--exclude)."
+    )

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from toolkit.preprocess.readers.rows import Row, Span, row_from_bytes, row_from_line
+from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_line
 from toolkit.preprocess.readers.streams import open_file, open_stream
 from toolkit.preprocess.settings import TxtDocuments
 from toolkit.preprocess.sources.source import Format, Source
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that `git lfs` has not downloaded."""
 _SPAN_BYTES = 4 << 20
 
 Parser = Callable[[bytes], list[Row]]
@@ -26,15 +28,14 @@ def line_parser(file_format: Format, *, text_field: str, txt_documents: TxtDocum
     return lambda content: [row_from_line(line, text_field) for line in io.BytesIO(content)]
 
 
-def iterate_line_spans(source: Source, parse: Parser, *, start: int) -> Iterator[Span]:
-    """The spans of a file whose rows are lines (or paragraphs, or the whole file), compressed or not."""
+def iterate_line_spans(source: Source, parse: Parser, *, first: int = 0) -> Iterator[Span]:
+    """The spans of a file whose rows are lines (or paragraphs, or the whole file), from byte `first` on."""
     if parse is _whole:
-        if start == 0:
-            yield Span(0, source.num_bytes, partial(_read_whole, source))
+        yield Span(0, source.num_bytes, partial(_read_whole, source))
     elif source.compression is None:
-        yield from _ranges(source, parse, start)
+        yield from _ranges(source, parse, first)
     else:
-        yield from _pieces(source, parse, start)
+        yield from _pieces(source, parse, first)
 
 
 def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
@@ -49,7 +50,8 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 
 
 def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
-    with open_stream(source, start=start) as stream:
+    with open_stream(source) as stream:
+        stream.file.read(start)
         while content := stream.file.read(_SPAN_BYTES - 1):
             content = b"".join((content, *_rest_of_span(stream.file, parse)))
             yield Span(start, stream.source_position(), partial(_parse, content, start, parse))
@@ -79,6 +81,8 @@ def _read_whole(source: Source) -> list[Row]:
 
 
 def _parse(content: bytes, start: int, parse: Parser) -> list[Row]:
+    if start == 0 and content.startswith(LFS_POINTER):
+        return [Row("", Reason.WRONG_TYPE, "a Git LFS pointer")]
     # A byte-order mark at the start of a file is neither JSON nor part of the text.
     return parse(content.removeprefix(codecs.BOM_UTF8) if start == 0 else content)
 

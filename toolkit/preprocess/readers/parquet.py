@@ -4,15 +4,16 @@ A worker reads small row groups itself, with its own file handle and the footer 
 decoded piece by piece by the thread that finds the spans, so memory does not depend on its size.
 """
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from types import FunctionType
+from typing import TYPE_CHECKING, BinaryIO
 
 from toolkit.preprocess.readers.hub_file import HubFile
-from toolkit.preprocess.readers.parquet_footer import ColumnChunk, Footer, SeekableFile, column_chunks, read_footer
 from toolkit.preprocess.readers.ranges import ranged
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.readers.streams import errors_naming, open_file, remote_file
@@ -28,10 +29,22 @@ _SPAN_BYTES = 4 << 20
 _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
+_MAGIC, _TAIL_BYTES = b"PAR1", 1 << 16
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
-_Open = Callable[..., AbstractContextManager[SeekableFile]]
+_File = BinaryIO | io.RawIOBase
+_Open = Callable[..., AbstractContextManager[_File]]
 """Opens a file for one thread, which will read these ranges (first byte, last byte + 1) in this order."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A column of a row group: bytes start..stop - 1 of the file; `unpacked_bytes` once it is decompressed."""
+
+    start: int
+    stop: int
+    num_rows: int
+    unpacked_bytes: int
 
 
 @dataclass(frozen=True)
@@ -39,28 +52,64 @@ class _Table:
     source: Source
     open_ranges: _Open
     text_field: str
-    footer: Footer
-    chunks: Sequence[ColumnChunk]
+    metadata: "pq.FileMetaData"
+    chunks: Sequence[_Chunk]
 
-    def open(self, *groups: int) -> AbstractContextManager[SeekableFile]:
+    def open(self, *groups: int) -> AbstractContextManager[_File]:
         """Open the file for one thread, which will read the text of these row groups."""
         return self.open_ranges(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
     def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
-        return Span(start, self.source.num_bytes * stop // self.footer.metadata.num_rows, rows)
+        return Span(start, self.source.num_bytes * stop // self.metadata.num_rows, rows)
 
 
 def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
     """The spans of a Parquet file, from row `start` on."""
     with _opener(source) as open_ranges, errors_naming(source):
         with open_ranges() as file:
-            footer = read_footer(file, source.num_bytes)
-        bad = _row_without_text(footer.metadata.schema.to_arrow_schema(), text_field)
+            metadata = _read_metadata(file, source.num_bytes)
+        bad = _row_without_text(metadata.schema.to_arrow_schema(), text_field)
         if bad is not None:
-            yield from _bad_spans(source, bad, start, footer.metadata.num_rows)
+            yield from _bad_spans(source, bad, start, metadata.num_rows)
             return
-        chunks = column_chunks(footer, text_field)
-        yield from _text_spans(_Table(source, open_ranges, text_field, footer, chunks), start)
+        # Arrow (26) ends the process where the sizes of a damaged footer contradict one another. What faulthandler,
+        # which the command switches on, then shows of this call is the file's name.
+        chunks_of = FunctionType(_chunks.__code__.replace(co_filename=source.name), globals())
+        yield from _text_spans(
+            _Table(source, open_ranges, text_field, metadata, chunks_of(metadata, text_field)), start
+        )
+
+
+def _read_metadata(file: _File, num_bytes: int) -> "pq.FileMetaData":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file.seek(max(0, num_bytes - _TAIL_BYTES))
+    tail = file.read(_TAIL_BYTES)
+    if len(tail) < 12 or tail[-4:] != _MAGIC:
+        raise ValueError("it does not end with PAR1; it may be cut off")
+    length = int.from_bytes(tail[-8:-4], "little")
+    if length + 12 > num_bytes:
+        raise ValueError(f"its footer of {length:,} bytes does not fit in the file; it may be cut off")
+    if length + 8 > len(tail):
+        file.seek(num_bytes - length - 8)
+        tail = file.read(length + 8)
+    return pq.read_metadata(pa.BufferReader(_MAGIC + tail[-length - 8 :]))
+
+
+def _chunks(metadata: "pq.FileMetaData", name: str) -> list[_Chunk]:
+    """The chunks of a top-level column that is not nested, one for each row group."""
+    number = [metadata.schema.column(number).path for number in range(metadata.num_columns)].index(name)
+    chunks = []
+    for column in (metadata.row_group(group).column(number) for group in range(metadata.num_row_groups)):
+        # Some writers give 0 where there is no dictionary page.
+        start = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+        stop = start + column.total_compressed_size
+        chunks.append(_Chunk(start, stop, column.num_values, column.total_uncompressed_size))
+    num_rows = sum(chunk.num_rows for chunk in chunks)
+    if num_rows != metadata.num_rows or any(min(astuple(chunk)) < 0 for chunk in chunks):
+        raise ValueError(f"its footer counts {metadata.num_rows} rows, its row groups {num_rows}")
+    return chunks
 
 
 @contextmanager
@@ -72,14 +121,14 @@ def _opener(source: Source) -> Iterator[_Open]:
         yield file.open
 
 
-def _parquet(file: SeekableFile, footer: Footer, *, buffer_size: int) -> "pq.ParquetFile":
+def _parquet(file: _File, metadata: "pq.FileMetaData", *, buffer_size: int) -> "pq.ParquetFile":
     """The file for pyarrow, which reads a column chunk in pieces of `buffer_size` bytes; 0 reads it whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     # The default would read whole row groups ahead.
     options = {"pre_buffer": False, "buffer_size": buffer_size, "page_checksum_verification": True}
-    return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, **options)
+    return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=metadata, **options)
 
 
 def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
@@ -112,10 +161,8 @@ def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span
     return table.span(first, stop, partial(_read_groups, table, table.open(*groups), groups, stop - first))
 
 
-def _read_groups(
-    table: _Table, opened: AbstractContextManager[SeekableFile], groups: list[int], num_rows: int
-) -> list[Row]:
-    with errors_naming(table.source), opened as file, _parquet(file, table.footer, buffer_size=0) as parquet:
+def _read_groups(table: _Table, opened: AbstractContextManager[_File], groups: list[int], num_rows: int) -> list[Row]:
+    with errors_naming(table.source), opened as file, _parquet(file, table.metadata, buffer_size=0) as parquet:
         read = parquet.read_row_groups(groups, columns=[table.text_field], use_threads=False)
         column = read.column(read.schema.names.index(table.text_field))
         _check_complete(len(column), num_rows)
@@ -126,7 +173,7 @@ def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int
     """The spans of a large row group; rows before `start` are decoded and dropped."""
     first, stop = starts[group], starts[group + 1]
     batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunks[group].unpacked_bytes)))
-    with table.open(group) as file, _parquet(file, table.footer, buffer_size=_BUFFER_BYTES) as parquet:
+    with table.open(group) as file, _parquet(file, table.metadata, buffer_size=_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(
             batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
         ):

@@ -13,8 +13,6 @@ class Reason(StrEnum):
     """Why a row is not a document; corpus.json counts rows by reason."""
 
     BROKEN_JSON = "broken JSON"
-    BROKEN_CSV = "broken CSV"
-    SWALLOWED = "lines swallowed by a quotation mark"
     WRONG_COLUMNS = "wrong number of columns"
     MISSING_FIELD = "missing field"
     WRONG_TYPE = "wrong type"
@@ -35,8 +33,6 @@ class Row(NamedTuple):
     text: str
     reason: Reason | None = None
     found: str = ""
-    num_lines: int = 1
-    """Lines of a CSV file that it takes."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,7 @@ class Span:
     """Consecutive rows of one source, not read yet.
 
     Attributes:
-        start: where `iterate_spans` resumes with this span: a byte of the decompressed text, or a row of a Parquet
-            file, counted from 0.
+        start: a byte of the decompressed text, or a row of an array or of a Parquet file, counted from 0; ascending.
         end_bytes: bytes of the source file (compressed bytes, where it is compressed) up to the end of the span.
         rows: reads the rows.
     """
@@ -99,11 +94,13 @@ def row_from_json(value: object, text_field: str) -> Row:
 
 
 def without_lone_surrogates(row: Row) -> Row:
-    r"""The row, unless half of a surrogate pair was escaped in its text (`\ud800`), which has no UTF-8 form."""
+    r"""The row, unless half of a surrogate pair was escaped in its text (`\ud800`), or stands for a wrong byte."""
     try:
         row.text.encode("utf-8")
     except UnicodeEncodeError as error:
-        return Row("", Reason.NOT_UTF8, f"lone surrogate at character {error.start}")
+        is_byte = "\udc80" <= row.text[error.start] <= "\udcff"
+        what = "a byte that is not UTF-8" if is_byte else "lone surrogate"
+        return Row("", Reason.NOT_UTF8, f"{what} at character {error.start}")
     return row
 
 

@@ -34,12 +34,10 @@ class ByteStream:
 
 
 @contextmanager
-def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
-    """Open a source as a stream of bytes, from byte `start` of the decompressed text on."""
-    first = start if source.compression is None else 0
-    with open_file(source, (first, source.num_bytes)) as file:
+def open_stream(source: Source) -> Iterator[ByteStream]:
+    """Open a source as a stream of decompressed bytes."""
+    with open_file(source, (0, source.num_bytes)) as file:
         if source.compression is None:
-            file.seek(start)
             yield ByteStream(file, file.tell)
             return
         if not source.num_bytes:
@@ -48,7 +46,6 @@ def open_stream(source: Source, *, start: int = 0) -> Iterator[ByteStream]:
                 "Download it again, or leave it out."
             )
         with _decompressed(file, source.compression) as content:
-            _skip(content, start, source)
             yield ByteStream(content, file.tell)
 
 
@@ -154,14 +151,3 @@ class _Members(io.RawIOBase):
             content = self._member.decompress(packed, len(buffer))
         buffer[: len(content)] = content
         return len(content)
-
-
-def _skip(file: BinaryIO, count: int, source: Source) -> None:
-    while count:
-        read = len(file.read(min(count, 1 << 20)))
-        if not read:
-            raise UserError(
-                f"the source {source.name} is shorter than it was when its first rows were read. "
-                "Start again when nothing writes to it."
-            )
-        count -= read

@@ -4,31 +4,44 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tokenization.hub import HubName
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted, home_hint
+from toolkit.core.text import counted, first_few, home_hint, quoted
+from toolkit.data import CORPUS_MANIFEST
 from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
-from toolkit.preprocess.sources.source import READABLE, Source, format_of, report_other_kinds
+from toolkit.preprocess.sources.source import (
+    METADATA,
+    READABLE,
+    Source,
+    format_of,
+    is_hidden,
+    report_other_kinds,
+    report_splits,
+)
 from toolkit.preprocess.sources.walk import each_once, matches, report_repeats, status_of, walk
 from toolkit.remote import is_url, list_objects
 
 
-def find_sources(named: Sequence[str], *, subset: str | None = None, output: Path | None = None) -> list[Source]:
+def find_sources(
+    named: Sequence[str], *, subset: str | None = None, exclude: Sequence[str] = (), output: Path | None = None
+) -> list[Source]:
     """The files behind paths, folders, globs, URLs and data sets on the hub: each once, bytewise by name.
 
-    A folder stands for the readable files below it, at any depth and behind links; names that begin with a dot are left
-    out, and files of other kinds are left out and reported. A file with several names (links) is read once, under its
-    own name. A name that is both here and on the hub is the one here.
+    A folder stands for the readable files below it, at any depth and behind links. What is left out is reported: names
+    that begin with a dot or an underscore, metadata of known tools, files of other kinds. A file with several names
+    (links) is read once, under its own name. A name that is both here and on the hub is the one here.
 
     Args:
         subset: configuration of the data sets on the hub among them.
+        exclude: globs; sources are left out where one matches their name, a folder of theirs, or the end of their path.
         output: where the result goes; what is in it is not a source, even below a folder that is one.
     """
-    found, on_hub, in_storage = _Found(), list[HubName](), list[Source]()
+    found, on_hub, in_storage = _Found(exclude, output), list[HubName](), list[Source]()
     for name in named:
         if is_url(name):
             in_storage += _find_in_storage(name)
@@ -41,17 +54,33 @@ def find_sources(named: Sequence[str], *, subset: str | None = None, output: Pat
             f"--subset {subset} names a part of a data set on the hub, and none of the sources is one: "
             f"{', '.join(named)}. Leave it out, or name the data set (fineweb-edu, or organisation/name)."
         )
-    if output is not None:
-        found.leave_out(output)
-        if not found.paths and not on_hub and not in_storage:
-            raise UserError(f"all sources are in the output folder {output}. Name another folder for the output.")
+    if not found.paths and not on_hub and not in_storage:
+        raise UserError(f"all sources are in the output folder {output}. Name another folder for the output.")
     sources = {source.name: source for source in (*found.sources(), *in_storage)}
     found.report()
     for data_set in on_hub:
         for source in find_on_hub(data_set, subset=subset):
             if sources.setdefault(source.name, source).revision != source.revision:
                 raise UserError(f"{source.name} is named at two revisions; a corpus can hold one. Leave one out.")
-    return [sources[name] for name in sorted(sources, key=os.fsencode)]
+    kept = _without_excluded(sources, exclude)
+    report_splits(kept)
+    return [sources[name] for name in kept]
+
+
+def _without_excluded(names: Iterable[str], exclude: Sequence[str]) -> list[str]:
+    """The names in their order, those left out that a glob matches; reports how many."""
+    excluded = {name for name in names if _is_excluded(name, exclude)}
+    kept = sorted(set(names) - excluded, key=os.fsencode)
+    if not kept:
+        raise UserError(f"--exclude {' '.join(exclude)} leaves out all sources ({counted(len(excluded), 'source')}).")
+    if exclude:
+        console().print(f"Left out by --exclude: {counted(len(excluded), 'source')}.")
+    return kept
+
+
+def _is_excluded(name: str, exclude: Sequence[str]) -> bool:
+    path = PurePosixPath(name)
+    return any(part.match(glob) for glob in exclude for part in (path, *path.parents))
 
 
 def no_documents_error(files: Sequence[Source], skipped: Mapping[str, int]) -> UserError:
@@ -68,13 +97,19 @@ class _Found:
     """Local files that were found.
 
     Attributes:
-        paths: files to read; some of them may be the same file.
+        exclude: globs of files that are left out.
+        output: folder whose files are left out, also behind links to it.
+        paths: files to read, also those left out; some of them may be the same file.
         other_kinds: files of folders whose format is unknown.
-        repeats: links to files and folders (values) that are read already.
+        metadata: files of folders that known tools put beside the text.
+        repeats: what is passed over; see `walk`.
     """
 
+    exclude: Sequence[str]
+    output: Path | None
     paths: set[str] = field(default_factory=set)
     other_kinds: set[str] = field(default_factory=set)
+    metadata: set[str] = field(default_factory=set)
     repeats: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str) -> None:
@@ -82,7 +117,8 @@ class _Found:
         if os.path.isfile(path):
             if format_of(path) is None:
                 raise UserError(f"unknown format: {path}. Give files that end in {READABLE}.")
-            self.paths.add(path)
+            if not self._is_own(path):
+                self.paths.add(path)
         elif os.path.isdir(path):
             self._add_folder(path)
         elif os.path.lexists(path):
@@ -96,11 +132,10 @@ class _Found:
                 f"no file matches {name!r}. Give a pattern that does, or name files and folders.{home_hint(name)}"
             )
 
-    def leave_out(self, folder: Path) -> None:
-        """Leave out what is in a folder, also behind links to it."""
-        own = os.path.join(os.path.realpath(folder), "")
-        self.paths = {path for path in self.paths if not os.path.realpath(path).startswith(own)}
-        self.other_kinds = {path for path in self.other_kinds if not os.path.realpath(path).startswith(own)}
+    def _is_own(self, path: str) -> bool:
+        return self.output is not None and os.path.realpath(path).startswith(
+            os.path.join(os.path.realpath(self.output), "")
+        )
 
     def sources(self) -> Iterator[Source]:
         for path, status in each_once(self.paths, self.repeats):
@@ -109,11 +144,17 @@ class _Found:
             yield Source(path, file_format, status.st_size, str(status.st_mtime_ns))
 
     def report(self) -> None:
+        if self.metadata:
+            names = first_few(sorted({os.path.basename(file) for file in self.metadata}))
+            console().print(f"Left out {counted(len(self.metadata), 'file')} of metadata: {names}.")
         report_other_kinds(self.other_kinds)
         report_repeats(self.repeats)
 
     def _add_folder(self, path: str) -> None:
         inside = {os.path.join(folder, name) for folder, files in walk(path, self.repeats) for name in files}
+        own = {file for file in inside if self._is_own(file)}
+        excluded = {file for file in inside if _is_excluded(file, self.exclude)}
+        _check_no_other_data(inside - own - excluded)
         # A pipe or a socket would be waited for.
         readable = {file for file in inside if format_of(file) is not None and stat.S_ISREG(status_of(file).st_mode)}
         if not readable:
@@ -121,24 +162,44 @@ class _Found:
                 f"has no supported files, but {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
             )
             raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
-        self.paths |= readable
-        self.other_kinds |= inside - readable
+        metadata = {file for file in readable if os.path.basename(file) in METADATA}
+        self.paths |= readable - metadata - own
+        self.metadata |= metadata - own - excluded
+        self.other_kinds |= inside - readable - own - excluded
+
+
+def _check_no_other_data(files: Iterable[str]) -> None:
+    """Raise a UserError where files are data in a form that is no text, of this toolkit or of another one."""
+    for file in sorted(files):
+        folder, name = os.path.split(file)
+        if name.endswith(".idx") or (name == CORPUS_MANIFEST and os.path.isdir(os.path.join(folder, "tokenizer"))):
+            remedy = "It holds tokens: train on it (data.train), or give the texts that it was made from"
+        elif name.endswith(".arrow"):
+            load = f"load_from_disk({folder!r}).to_parquet({folder + '.parquet'!r})"
+            remedy = f'Arrow files of `datasets` are not read: python -c "from datasets import load_from_disk; {load}"'
+        elif name.endswith((".mds", ".mds.zstd")):
+            remedy = "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet"
+        else:
+            continue
+        raise UserError(f"no text in {folder}: it has {name}. {remedy}; or leave it out (--exclude {quoted(folder)}).")
 
 
 def _find_in_storage(url: str) -> Iterator[Source]:
     """The readable files that a URL stands for: one, those below it, or those that its glob matches."""
     fixed, pattern = url.rstrip("/"), ""
-    if glob.has_magic(url):
+    if glob.has_magic(url) and "" not in list_objects(url):
         fixed = url[: url.rindex("/", 0, re.search(r"[*?[]", url).start())]  # type: ignore[union-attr]
         pattern = url.removeprefix(f"{fixed}/")
     objects = list_objects(fixed, pattern=pattern)
-    shown = {name: found for name, found in objects.items() if not re.search(r"(^|/)\.", name)}
+    shown = {name: found for name, found in objects.items() if not is_hidden(name)}
     readable = {name: kind for name in shown if (kind := format_of(name or fixed)) is not None}
+    readable = {name: kind for name, kind in readable.items() if name.rpartition("/")[2] not in METADATA}
     if not readable:
         raise UserError(
             f"no source at {url}: {counted(len(objects), 'object')} there, none of which can be read. Give files that "
             f"end in {READABLE}, or a place with some."
         )
+    report_repeats(dict.fromkeys(objects.keys() - shown.keys(), ""))
     report_other_kinds(shown.keys() - readable.keys(), place=f" at {url}")
     for name, kind in readable.items():
         yield Source(f"{fixed}/{name}" if name else fixed, kind, shown[name].num_bytes, shown[name].version)

@@ -5,7 +5,6 @@ the same files here as there. A repository whose README names none has a configu
 """
 
 import difflib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from tokenization.hub import HubName, endpoint
 from toolkit.core.errors import UserError
 from toolkit.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
-from toolkit.preprocess.sources.source import Format, Source, format_of, report_other_kinds
+from toolkit.preprocess.sources.source import Format, Source, format_of, is_hidden, report_other_kinds, split_of
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30
@@ -61,7 +60,7 @@ class _Repository:
             paths = self._resolve(_split(patterns, wanted_split, configuration, repository=self._repository), folder)
         else:
             everything = (path.removeprefix(f"{self._root}/") for path in self._files.find(self._root))
-            paths = [path for path in everything if not path.startswith(".")]
+            paths = [path for path in everything if not is_hidden(path)]
         found = [path for path in paths if path.endswith(".parquet")]
         if not found:
             raise UserError(self._no_parquet(paths))
@@ -166,18 +165,9 @@ def _folders(paths: Iterable[str]) -> dict[str, list[str]]:
 
 def _by_split(paths: Sequence[str]) -> SplitFiles:
     """The split that each path names by the convention of `datasets`, folders first, then the file; else `train`."""
-    from datasets.data_files import NON_WORDS_CHARS, SPLIT_KEYWORDS
-
     splits: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        folder, _, name = path.rpartition("/")
-        named = (
-            str(split)
-            for part in (folder, name)
-            for split, words in sorted(SPLIT_KEYWORDS.items(), key=lambda item: item[0] == "train")
-            if re.search(rf"(?:^|[{NON_WORDS_CHARS}/])(?:{'|'.join(words)})(?:[{NON_WORDS_CHARS}/]|$)", part)
-        )
-        splits[next(named, "train")].append(path)
+        splits[split_of(path) or "train"].append(path)
     return splits
 
 

@@ -1,13 +1,14 @@
 """A source: one file to read, and what its name says of its format."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from toolkit.core.console import console
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
 
 
 class Format(StrEnum):
@@ -75,6 +76,42 @@ def format_of(name: str) -> Format | None:
     extension = extension_of(name)
     known = _FORMATS.get(extension.removesuffix(compression_of(name) or ""))
     return None if known is Format.PARQUET and extension != known else known
+
+
+METADATA = {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "index.json", "state.json", "stats.json"}
+"""Files that datasets, MosaicML Streaming and datatrove put beside the text, which have none."""
+
+
+def is_hidden(path: str) -> bool:
+    """True if a name in a path begins with a dot or, as what Spark has not finished, with an underscore."""
+    return re.search(r"(^|/)[._]", path) is not None
+
+
+_SPLIT_WORDS = {
+    "validation": "validation|valid|dev|val", "test": "test|testing|eval|evaluation", "train": "train|training",
+}  # fmt: skip
+
+
+def split_of(path: str) -> str | None:
+    """The split that a path names by the convention of `datasets`, its folders first, then the file; None if none."""
+    folder, _, name = path.rpartition("/")
+    for part in (folder, name):
+        for split, words in _SPLIT_WORDS.items():
+            if re.search(rf"(?:^|[-._ 0-9/])(?:{words})(?:[-._ 0-9/]|$)", part):
+                return split
+    return None
+
+
+def report_splits(names: Collection[str]) -> None:
+    """Print which sources are named as what others are tested on, where there are others beside them."""
+    common = os.path.dirname(os.path.commonprefix([f"{name}/" for name in names]))  # noqa: RUF071
+    held_out = [name for name in names if split_of(name.removeprefix(common)) in ("test", "validation")]
+    if 0 < len(held_out) < len(names):
+        shown = first_few([name.removeprefix(common).lstrip("/") for name in held_out])
+        console().print(
+            f"{counted(len(held_out), 'source')} of {len(names):,} named as a test or validation split, read as any "
+            f"other: {shown}. To leave such out: --exclude GLOB."
+        )
 
 
 def report_other_kinds(names: Collection[str], *, place: str = "") -> None:

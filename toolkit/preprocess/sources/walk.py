@@ -1,7 +1,7 @@
 """Local files behind folders, globs and links: each folder is entered once and each file taken once.
 
-Links may lead in circles, and several names to one file. What is passed over for that reason goes into a dictionary of
-repeats: the other name, and the name that stays.
+Links may lead in circles, and several names to one file. What is passed over goes into a dictionary of repeats: the
+other name, and the name that stays; that is empty where a name begins with a dot or an underscore.
 """
 
 import glob
@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import first_few
-from toolkit.preprocess.sources.source import extension_of
+from toolkit.core.text import counted, first_few
+from toolkit.preprocess.sources.source import extension_of, is_hidden
 
 Repeats = dict[str, str]
 
@@ -20,7 +20,8 @@ Repeats = dict[str, str]
 def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
     """Iterate over the folders from one down, each once, with the names of their files: links last, after own names.
 
-    Names that begin with a dot are left out; a link to nothing that may have led to a folder is an error.
+    Names that begin with a dot or an underscore are left out; a link to nothing that may have led to a folder is an
+    error.
     """
     seen: dict[tuple[int, int], str] = {}
     roots = [top]
@@ -32,9 +33,10 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
                 repeats[folder] = own
                 folders.clear()
                 continue
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            repeats |= {os.path.join(folder, name): "" for name in (*folders, *files) if is_hidden(name)}
+            folders[:] = sorted(name for name in folders if not is_hidden(name))
             roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
-            files[:] = [name for name in files if not name.startswith(".")]
+            files[:] = [name for name in files if not is_hidden(name)]
             unknown = (os.path.join(folder, name) for name in files if not extension_of(name))
             for path in filter(is_broken_link, unknown):
                 status_of(path)
@@ -57,7 +59,7 @@ def _expand(folder: str, parts: Sequence[str], repeats: Repeats) -> Iterator[str
         for inner in (path for path, _ in walk(folder, repeats)) if parts[1:] else (folder,):
             yield from _expand(inner, parts[1:], repeats)
     else:
-        for path in _named(folder, parts[0]):
+        for path in _named(folder, parts[0], repeats):
             # A link to nothing may stand for a folder full of matches: whoever opens it will say so.
             if not parts[1:] or is_broken_link(path):
                 yield path
@@ -65,7 +67,7 @@ def _expand(folder: str, parts: Sequence[str], repeats: Repeats) -> Iterator[str
                 yield from _expand(path, parts[1:], repeats)
 
 
-def _named(folder: str, part: str) -> Iterator[str]:
+def _named(folder: str, part: str, repeats: Repeats) -> Iterator[str]:
     """Paths that one part of a pattern names in a folder."""
     if not glob.has_magic(part):
         path = os.path.join(folder, part)
@@ -76,7 +78,12 @@ def _named(folder: str, part: str) -> Iterator[str]:
             pass
     except OSError as error:
         _raise_unreadable(error)
-    yield from (os.path.join(folder, name) for name in glob.glob(part, root_dir=folder))
+    for name in glob.glob(part, root_dir=folder):
+        path = os.path.join(folder, name)
+        if is_hidden(name) and not is_hidden(part):
+            repeats[path] = ""
+        else:
+            yield path
 
 
 def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.stat_result]]:
@@ -93,10 +100,11 @@ def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.
 
 
 def report_repeats(repeats: Repeats) -> None:
-    """Print what was passed over, in one line."""
-    if repeats:
-        links = first_few([f"{path} is {own}" for path, own in sorted(repeats.items())])
-        console().print(f"Read once, though named again by links: {links}.")
+    """Print what was passed over, in a line for each reason."""
+    if links := [f"{path} is {own}" for path, own in sorted(repeats.items()) if own]:
+        console().print(f"Read once, though named again by links: {first_few(links)}.")
+    if hidden := [os.path.basename(path) for path, own in sorted(repeats.items()) if not own]:
+        console().print(f"Left out {counted(len(hidden), 'name')} beginning with . or _: {first_few(hidden)}.")
 
 
 def is_broken_link(path: str) -> bool:

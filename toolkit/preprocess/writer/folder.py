@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import toolkit
@@ -20,6 +21,7 @@ from toolkit.data import (
     DroppedEntry,
     EncodingEntry,
     ShardEntry,
+    SourceEntry,
     SpecialIds,
     TokenizerEntry,
     read_manifest,
@@ -36,7 +38,7 @@ from toolkit.preprocess.writer.groups import (
     ledger_files,
     moves,
 )
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Account, Ledger, begin_ledger, key_changes, read_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".corpus.lock"
@@ -188,6 +190,7 @@ def complete_corpus(
     dtype: str,
     special_text_hits: int,
     skipped: Mapping[str, int],
+    sources: Mapping[str, Account] = MappingProxyType({}),
     dropped: DroppedEntry | None = None,
 ) -> CorpusManifest:
     """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
@@ -210,6 +213,15 @@ def complete_corpus(
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,
         skipped=dict(sorted(skipped.items())),
+        sources={
+            name: SourceEntry(
+                documents=account.documents,
+                num_bytes=account.num_bytes,
+                text_bytes=account.text_bytes,
+                skipped=dict(sorted(account.skipped.items())),
+            )
+            for name, account in sources.items()
+        },
         dropped=dropped,
         shards=tuple(shards),
     )

@@ -23,12 +23,12 @@ from toolkit.data import ShardEntry
 from toolkit.preprocess.readers import Reason
 
 LEDGER_NAME = "unfinished.jsonl"
+_MOST_NAMED = 8
 
 
 class BadRow(Settings):
     """The first row that was bad for some reason, to show to the user."""
 
-    source: str
     row: int
     """Counted from 1."""
     found: str
@@ -60,13 +60,45 @@ class Counts:
 
 
 @dataclass
-class ManyLines:
-    """Sums over records of several lines, and the longest of them, which has the most lines."""
+class Account:
+    """What one source gave.
 
-    records: int = 0
-    lines: int = 0
-    most: int = 0
-    longest: str = ""
+    Attributes:
+        documents: rows that became documents, of the corpus or of its holdout.
+        num_bytes: size of the file; 0 where a limit ends the reading in it.
+        text_bytes: bytes of the documents as UTF-8.
+        skipped: the other rows by reason.
+        first_bad: the first bad row for each reason.
+    """
+
+    documents: int = 0
+    num_bytes: int = 0
+    text_bytes: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    first_bad: dict[str, BadRow] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all kinds."""
+        return self.documents + sum(self.skipped.values())
+
+    @property
+    def num_bad(self) -> int:
+        """Rows that should have held a text and did not."""
+        return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
+
+    def skip(self, reason: Reason, bad: BadRow) -> None:
+        """Count one row that gives no document."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+        if reason.is_bad:
+            self.first_bad.setdefault(reason, bad)
+
+    def reasons(self) -> str:
+        """The bad rows by reason, each with the first example."""
+        return "; ".join(
+            printable(f"{counted(self.skipped[reason], 'row')} {reason} (first row {bad.row:,}: {bad.found})")
+            for reason, bad in self.first_bad.items()
+        )
 
 
 @dataclass
@@ -74,20 +106,14 @@ class Tally:
     """Counts over the rows read so far.
 
     Attributes:
-        rows: rows of all kinds.
         kept: those that became documents of the corpus.
         held_out: those that became documents of the holdout.
-        skipped: the other rows by reason.
-        first_bad: the first bad row for each reason.
-        many_lines: those that take more than one line of a CSV file.
+        sources: the account of each source, by its name in corpus.json.
     """
 
-    rows: int = 0
     kept: Counts = field(default_factory=Counts)
     held_out: Counts = field(default_factory=Counts)
-    skipped: dict[str, int] = field(default_factory=dict)
-    first_bad: dict[str, BadRow] = field(default_factory=dict)
-    many_lines: ManyLines = field(default_factory=ManyLines)
+    sources: dict[str, Account] = field(default_factory=dict)
 
     @property
     def both(self) -> Counts:
@@ -95,47 +121,23 @@ class Tally:
         return self.kept.plus(self.held_out)
 
     @property
-    def num_bad(self) -> int:
-        """Rows that should have held a text and did not."""
-        return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
+    def skipped(self) -> dict[str, int]:
+        """Rows without a document, by reason."""
+        found = Counter[str]()
+        for account in self.sources.values():
+            found.update(account.skipped)
+        return dict(found)
 
-    def plus(self, later: "Tally") -> "Tally":
-        """Counts over these rows and, behind them, those of another tally."""
-        many, more = self.many_lines, later.many_lines
-        longest = max(many, more, key=lambda lines: lines.most)
-        return Tally(
-            rows=self.rows + later.rows,
-            kept=self.kept.plus(later.kept),
-            held_out=self.held_out.plus(later.held_out),
-            skipped=dict(Counter(self.skipped) + Counter(later.skipped)),
-            # In the order of the rows; the first of a reason stays.
-            first_bad=self.first_bad | later.first_bad | self.first_bad,
-            many_lines=ManyLines(many.records + more.records, many.lines + more.lines, longest.most, longest.longest),
-        )
+    def bad_sources(self) -> list[str]:
+        """A line for each source with bad rows; of many, for the first ones, and how many there are."""
+        bad = [(name, account) for name, account in self.sources.items() if account.num_bad]
+        lines = [printable(name) + f": {account.reasons()}" for name, account in bad[:_MOST_NAMED]]
+        return [*lines, f"and {len(bad) - _MOST_NAMED:,} more sources"] if len(bad) > _MOST_NAMED else lines
 
-    def skip(self, reason: Reason, *, source: str, row: int, found: str) -> None:
-        """Count one row that gives no document; it is row number `row` of `source`."""
-        self.rows += 1
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-        if reason.is_bad:
-            self.first_bad.setdefault(reason, BadRow(source=source, row=row, found=found))
-
-    def count_lines(self, num_lines: int, *, source: str, row: int) -> None:
-        """Count the lines of row number `row` of `source`."""
-        if num_lines > 1:
-            many = self.many_lines
-            many.records, many.lines = many.records + 1, many.lines + num_lines
-            if num_lines > many.most:
-                many.most, many.longest = num_lines, f"{source} row {row:,}"
-
-    def reasons(self) -> str:
-        """The bad rows by reason, one a line, each with the first example."""
-        lines = []
-        for reason, bad in self.first_bad.items():
-            count = self.skipped[reason]
-            first = printable(f"{bad.source} row {bad.row:,}: {bad.found}")
-            lines.append(f"  {reason}: {counted(count, 'row')}; first {first}")
-        return "\n".join(lines)
+    def add(self, later: "Tally") -> None:
+        """Count those of later sources, too."""
+        self.kept, self.held_out = self.kept.plus(later.kept), self.held_out.plus(later.held_out)
+        self.sources |= later.sources
 
 
 class Place(Settings):
@@ -162,8 +164,6 @@ class Step(Settings):
     """Where to resume."""
     tally: Tally
     """Counts up to there."""
-    bad_sources: Annotated[tuple[Tally, ...], Field(strict=False)] = ()
-    """Counts at the end of each source that had bad rows, since the line before."""
     is_last: bool = False
     """Whether nothing is left to do."""
 
@@ -179,7 +179,6 @@ class Ledger:
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
         tally: counts up to there.
-        bad_sources: counts at the end of each source that had bad rows.
         is_whole: nothing is left to do.
         num_bytes: size of the file up to the last whole line.
     """
@@ -190,7 +189,6 @@ class Ledger:
     held_out: tuple[ShardEntry, ...] = ()
     place: Place = field(default_factory=Place)
     tally: Tally = field(default_factory=Tally)
-    bad_sources: tuple[Tally, ...] = ()
     is_whole: bool = False
     num_bytes: int = 0
 
@@ -261,7 +259,6 @@ def _ledger(key: Mapping[str, Any], why_reference: str, steps: Sequence[Step], *
         held_out=tuple(entry for step in steps for entry in step.held_out),
         place=steps[-1].place,
         tally=steps[-1].tally,
-        bad_sources=tuple(tally for step in steps for tally in step.bad_sources),
         is_whole=steps[-1].is_last,
         num_bytes=num_bytes,
     )

@@ -7,9 +7,7 @@ with one of the corpus, so that one place in the sources says where to resume fo
 
 import dataclasses
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ import numpy.typing as npt
 from toolkit.data import ShardEntry, ShardWriter
 from toolkit.preprocess.encoding import EncodedSpan
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer.ledger import Counts, Ledger, Place, Step, Tally
+from toolkit.preprocess.writer.ledger import Account, BadRow, Counts, Ledger, Place, Step
 
 
 class ShardSequence:
@@ -40,11 +38,9 @@ class ShardSequence:
         self.kept = OpenCorpus(folder, dtype, self.tally.kept, ledger.shards)
         self.held_out = OpenCorpus(holdout_folder, dtype, self.tally.held_out, ledger.held_out)
         self._settings, self._on_step = settings, on_step
-        self._place, self._source = ledger.place, SourceNames("", "")
+        self._place, self._source, self._account = ledger.place, "", Account()
         self._next_span_rows = 0
         self._held_out_since: list[ShardEntry] = []
-        self._bad_sources_since: list[Tally] = []
-        self._num_bad = ledger.bad_sources[-1].num_bad if ledger.bad_sources else 0
 
     @property
     def is_full(self) -> bool:
@@ -53,12 +49,11 @@ class ShardSequence:
         counts = (self.tally.both.documents, self.tally.both.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
 
-    def begin_source(self, number: int, names: "SourceNames") -> None:
-        """The spans that follow are of this source; says nothing new while it is the same."""
-        if names == self._source:
+    def begin_source(self, number: int, name: str) -> None:
+        """The spans that follow are of this source, named as in corpus.json; nothing new while it is the same."""
+        if name == self._source:
             return
-        self._end_source()
-        self._source = names
+        self._source, self._account = name, self.tally.sources.setdefault(name, Account())
         if number != self._place.source:
             self._place = Place(source=number)
             self._next_span_rows = 0
@@ -83,7 +78,7 @@ class ShardSequence:
                 missing = self._settings.shard_tokens - corpus.tokens_in_shard
                 stop = min(stop, int(np.searchsorted(its_ends_N, done + missing)) + 1)
             self._skip_until(encoded, first_row, int(encoded.rows_N[stop - 1]))
-            self._take(encoded, start, stop, first_row=first_row)
+            self._take(encoded, start, stop)
             self._move(rows=first_row + int(encoded.rows_N[stop - 1]) + 1)
             start = stop
             if self.kept.tokens_in_shard >= self._settings.shard_tokens:
@@ -96,7 +91,6 @@ class ShardSequence:
 
     def end_group(self) -> None:
         """Close the shards that are open, and note that nothing is left to do."""
-        self._end_source()
         self._close_shards(is_last=True)
 
     def close(self) -> None:
@@ -115,7 +109,7 @@ class ShardSequence:
             num_taken = min(num_taken, int(np.searchsorted(ends_N, done + limit_tokens - self.tally.both.tokens)) + 1)
         return num_taken
 
-    def _take(self, encoded: EncodedSpan, start: int, stop: int, *, first_row: int) -> None:
+    def _take(self, encoded: EncodedSpan, start: int, stop: int) -> None:
         first, last = (int(encoded.lengths_N[:number].sum()) for number in (start, stop))
         ids, lengths, is_held_out = (
             encoded.ids[first:last],
@@ -129,21 +123,18 @@ class ShardSequence:
                 its_ids = ids[np.repeat(is_its, lengths)]
             else:
                 continue
-            corpus.append(its_ids, lengths[is_its], self._source.recorded)
+            corpus.append(its_ids, lengths[is_its], self._source)
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
-        self.tally.rows += stop - start
-        for number, row in encoded.of_many_lines:
-            if encoded.rows_N[start] <= number <= encoded.rows_N[stop - 1]:
-                self.tally.count_lines(row.num_lines, source=self._source.name, row=first_row + number + 1)
+        self._account.documents += stop - start
+        self._account.text_bytes += int(encoded.text_bytes_N[start:stop].sum())
 
     def _skip_until(self, encoded: EncodedSpan, first_row: int, end: int) -> None:
         """Count the rows without a document before row `end` of the span that are not done."""
         for number, row in encoded.skipped:
             if self._place.rows <= first_row + number < first_row + end:
                 assert row.reason is not None
-                self.tally.skip(row.reason, source=self._source.name, row=first_row + number + 1, found=row.found)
-                self.tally.count_lines(row.num_lines, source=self._source.name, row=first_row + number + 1)
+                self._account.skip(row.reason, BadRow(row=first_row + number + 1, found=row.found))
 
     def _move(self, **changes: int) -> None:
         self._place = self._place.model_copy(update=changes)
@@ -153,12 +144,6 @@ class ShardSequence:
         if entry is not None:
             self._held_out_since.append(entry)
 
-    def _end_source(self) -> None:
-        # Without a name, it is one in which a run resumes.
-        if self._source.name and self.tally.num_bad > self._num_bad:
-            self._num_bad = self.tally.num_bad
-            self._bad_sources_since.append(deepcopy(self.tally))
-
     def _close_shards(self, *, is_last: bool) -> None:
         self._close_held_out()
         shard = self.kept.close()
@@ -167,19 +152,10 @@ class ShardSequence:
             held_out=tuple(self._held_out_since),
             place=self._place,
             tally=self.tally,
-            bad_sources=tuple(self._bad_sources_since),
             is_last=is_last,
         )
         self._on_step(step)
         self._held_out_since.clear()
-        self._bad_sources_since.clear()
-
-
-class SourceNames(NamedTuple):
-    """Names of a source: for the user, and in corpus.json."""
-
-    name: str
-    recorded: str
 
 
 class OpenCorpus:

@@ -4,21 +4,24 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 from tokenization import Tokenizer
+from toolkit.core.errors import UserError
 from toolkit.data import token_dtype
 from toolkit.preprocess.encoding import SpanEncoder, ahead
+from toolkit.preprocess.judging import check_sources, errors_explained
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
-from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.tokenizer_checks import BackendChoice
 from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup
-from toolkit.preprocess.writer.ledger import Ledger, Place, record_step
-from toolkit.preprocess.writer.shard_sequence import ShardSequence, SourceNames
+from toolkit.preprocess.writer.ledger import Account, Ledger, Place, record_step
+from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
 OnSpan = Callable[[int, str], None]
 """Hears, after each span, how many bytes of a group's sources were read since the writing began, and at which rates."""
@@ -38,6 +41,7 @@ def write_group(
 ) -> None:
     """Write what is missing of a group into its folder; the limits of the settings are what is left of them for it.
 
+    UserError where a source cannot be read, gives no document or loses most of its rows; what is finished stays.
     `screened` has what is left out of it, if anything is.
     """
     encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout)
@@ -55,25 +59,47 @@ def write_group(
     spans = spans_of(group.files, settings, place)
     if screened is not None:
         spans = without_dropped(spans, screened)
+    broken: UserError | None = None
     with (
         closing(sequence),
         closing(ahead(spans, lambda item: encode(item[1]), num_workers=num_workers)) as results,
     ):
-        for (number, _), encoded in () if sequence.is_full else results:
-            sequence.begin_source(number, SourceNames(group.files[number].name, group.recorded[number]))
-            sequence.add(encoded)
-            rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
-            on_span(ends[number - place.source] + encoded.end_bytes, rates)
-            if sequence.is_full:
-                break
+        try:
+            for (number, _), encoded in () if sequence.is_full else results:
+                sequence.begin_source(number, group.recorded[number])
+                sequence.add(encoded)
+                rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
+                on_span(ends[number - place.source] + encoded.end_bytes, rates)
+                if sequence.is_full:
+                    break
+        except UserError as error:
+            broken = error
+        check_sources(_accounts(group, sequence, broken), settings, broken)
         sequence.end_group()
 
 
+def _accounts(
+    group: SourceGroup, sequence: ShardSequence, broken: UserError | None
+) -> Iterator[tuple[Source, Account]]:
+    """The sources that were read whole, or up to a limit, with their accounts."""
+    accounts, last = sequence.tally.sources, next(reversed(sequence.tally.sources), "")
+    for file, name in zip(group.files, group.recorded, strict=True):
+        if name not in accounts and (broken or sequence.is_full):
+            continue  # It may not have been reached. In a group that is read whole, it has no span.
+        account = accounts.setdefault(name, Account())
+        if not (sequence.is_full and name == last):
+            account.num_bytes = file.num_bytes
+        if file.name not in str(broken):
+            yield file, account
+
+
 def spans_of(
-    files: Sequence[Source], settings: PreprocessSettings, place: Place = _BEGINNING
+    files: Sequence[Source], settings: ReadingSettings, place: Place = _BEGINNING
 ) -> Iterator[tuple[int, Span]]:
     """The spans of sources from a place on, each with the number of its source."""
     for number, file in enumerate(files[place.source :], start=place.source):
         start = place.span_start if number == place.source else 0
-        spans = iterate_spans(file, text_field=settings.text_field, txt_documents=settings.txt_documents, start=start)
-        yield from ((number, span) for span in spans)
+        named = partial(errors_explained, file, settings)
+        with named():
+            for span in iterate_spans(file, settings, start=start):
+                yield number, replace(span, rows=named()(span.rows))

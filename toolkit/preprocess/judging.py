@@ -1,0 +1,165 @@
+"""Judgement of sources, one rule for all formats: what a source has to give, and what it looks like if it does not.
+
+A source that gives no document, or of which more than half of the rows are bad, is an error by itself, whatever its
+share of all rows, its name and its place in the order. Readers only say what each row is.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted, quoted
+from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.readers.lines import LFS_POINTER
+from toolkit.preprocess.readers.streams import open_file, open_stream
+from toolkit.preprocess.settings import ReadingSettings
+from toolkit.preprocess.sources import Compression, Format, Source
+from toolkit.preprocess.writer.ledger import Account
+
+_MOST_NAMED = 10
+_HEAD_BYTES, _MOST_PARSED_BYTES = 1 << 16, 1 << 28
+_BEGINNINGS = {
+    b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"PAR1": ".parquet",
+    b"PK\x03\x04": ".zip", b"ARROW1": ".arrow",
+}  # fmt: skip
+_UNPACK = {Compression.GZIP: "zcat", Compression.ZSTD: "zstdcat", Compression.BZIP2: "bzcat", Compression.XZ: "xzcat"}
+_NEW_LINE_ENDS = r"tr '\r' '\n'"
+_REMEDIES = {
+    Reason.MISSING_FIELD: "Name the field that holds the text with --text-field, or prepare these sources apart.",
+    Reason.WRONG_TYPE: "Name a field that holds a string with --text-field.",
+    Reason.NOT_UTF8: "Save it as UTF-8 (iconv -f ENCODING -t UTF-8).",
+}
+
+
+def check_sources(
+    read: Iterable[tuple[Source, Account]], settings: ReadingSettings, broken: UserError | None = None
+) -> None:
+    """Raise a UserError that names the sources that gave no document or lost more than half of their rows.
+
+    `broken` is the error that ended the reading of the one after them, if one did.
+    """
+    bad = [(source, problem) for source, account in read if (problem := _problem(source, account, settings))]
+    lines = [f"the source {source.name} {problem}" for source, problem in bad[:_MOST_NAMED]]
+    if len(bad) > _MOST_NAMED:
+        lines.append(f"and {len(bad) - _MOST_NAMED:,} more sources that are no better.")
+    if bad:
+        name = quoted(PurePosixPath(bad[0][0].name).name)
+        lines.append(f"To go on without such a source, leave it out: --exclude {name}")
+    if broken:
+        lines.insert(0, str(broken))
+    if lines:
+        raise UserError("\n".join(lines)) from broken
+
+
+@contextmanager
+def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None]:
+    """Give a better error than a reader's where the file is not of the kind that its name says."""
+    try:
+        yield
+    except UserError as error:
+        if (kind := _other_kind(source, settings)) is None:
+            raise
+        raise UserError(f"could not read the source {source.name}: {kind}") from error
+
+
+def _problem(source: Source, account: Account, settings: ReadingSettings) -> str | None:
+    """What is wrong with a source by its account, and what to do; None if nothing is."""
+    # What is left out on purpose had a text.
+    is_empty = all(Reason(reason).is_bad or reason == Reason.EMPTY for reason in account.skipped)
+    is_empty = is_empty and not account.documents
+    # A whole file is a document, and an empty one is no loss.
+    is_document = not account.num_bad and source.format is Format.TEXT and settings.txt_documents == "file"
+    if is_document or not (is_empty or 2 * account.num_bad > account.rows):
+        return None
+    lost = "gives no document" if is_empty else f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
+    looks = _other_kind(source, settings)
+    if not account.num_bad:
+        # Nor is a table that says that it has no rows.
+        is_table = not (looks or account.rows) and any(head.strip() for _, head in _heads(source))
+        return None if is_table else f"{lost}: it is empty. {looks or 'Remove it.'}"
+    looks = looks or _other_layout(source, settings)
+    reason = Reason(max(account.first_bad, key=lambda reason: account.skipped[reason]))
+    return f"{lost}: {account.reasons()}. {looks or _REMEDIES.get(reason, 'Repair it.')}"
+
+
+def _heads(source: Source) -> Iterator[tuple[str, bytes]]:
+    """The beginning of the file and of what is packed in it, as far as it can be read, each with its ending."""
+    with suppress(UserError):
+        if source.compression is not None:
+            with open_file(source, (0, min(source.num_bytes, _HEAD_BYTES))) as file:
+                yield source.compression, file.read(_HEAD_BYTES)
+        with open_stream(source) as stream:
+            yield source.format, stream.file.read(_HEAD_BYTES)
+
+
+def _other_kind(source: Source, settings: ReadingSettings) -> str | None:
+    """What a file is, if it is not of the kind that its name says; and what to do."""
+    for ending, head in _heads(source):
+        own = next((known for mark, known in _BEGINNINGS.items() if head.startswith(mark)), None)
+        if head.startswith(LFS_POINTER):
+            return "It is a Git LFS pointer, not the file itself. Fetch that with `git lfs pull`."
+        is_text = ending not in _BEGINNINGS.values()
+        has_zeros = 3 * head[:64].count(0) > len(head[:64])
+        if is_text and (head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or has_zeros):
+            return "It is UTF-16. Save it as UTF-8 (iconv -f UTF-16 -t UTF-8)."
+        if ending != Format.TEXT and re.match(rb"\s*(<!doctype html|<html|<\?xml)", head, re.IGNORECASE):
+            return "It is a web page, perhaps of an error. Download the file again."
+        if own is not None and own != ending:
+            return f"It is a {own} file by its first bytes. Give it that ending, or unpack it."
+        if ending in _UNPACK and own is None and head.isascii() and b"\n" in head:
+            return f"It is not compressed. Take {ending} from its name."
+        if ending in (Format.JSON, Format.JSON_LINES, Format.CSV, Format.TSV) and b"\r" in head and b"\n" not in head:
+            return rf"Its lines end with \r alone. Replace that: {_command(source, _NEW_LINE_ENDS)}"
+        if ending in (Format.CSV, Format.TSV) and (remedy := _other_delimiter(ending, head, settings)):
+            return remedy
+    return None
+
+
+def _other_delimiter(ending: str, head: bytes, settings: ReadingSettings) -> str | None:
+    line = head.removeprefix(codecs.BOM_UTF8).partition(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
+    own = settings.delimiter if ending == Format.CSV else "\t"
+    if settings.text_field in [name.strip('" ') for name in line.split(own)]:
+        return None
+    for delimiter, shown in {";": "';'", "\t": r"$'\t'", "|": "'|'", ",": ","}.items():
+        if settings.text_field in [name.strip('" ') for name in line.split(delimiter)]:
+            options = f"--delimiter {shown}" if ending == Format.CSV else f"the ending .csv, with --delimiter {shown}"
+            return f"Its columns are separated by {delimiter!r}: {options}."
+    return None
+
+
+def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
+    """How the rows of a JSON file are laid out, if not as one object in a line; and what to do."""
+    if source.format not in (Format.JSON, Format.JSON_LINES):
+        return None
+    with open_stream(source) as stream:
+        text = stream.file.read(_MOST_PARSED_BYTES).decode("utf-8-sig", "replace").lstrip()
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    line, field, is_array = text.partition("\n")[0], json.dumps(settings.text_field), isinstance(value, list)
+    if isinstance(value[0] if is_array and value else value, str):
+        command = f"jq -c '{'.[] | ' if is_array else ''}{{{field}: .}}'"
+        return f"Its rows are strings, not objects. Write objects: {_command(source, command)}"
+    if not isinstance(value, dict) or (len(line) == end and text[end:].strip()):
+        return None  # an array, or one object in a line
+    lists = {key: rows for key, rows in value.items() if isinstance(rows, list) and rows}
+    if text[end:].strip() or not lists:
+        return f"Its objects do not stand one in a line each. Write them so: {_command(source, 'jq -c .')}"
+    if settings.text_field in lists:
+        command = f"jq -c '.[{field}][] | {{{field}: .}}'"
+        return f"It holds columns, not rows. Write rows: {_command(source, command)}"
+    key = json.dumps(max(lists, key=lambda key: len(lists[key])))
+    command = f"jq -c '.[{key}][]'"
+    return f"It is one object, with the rows under {key}. Write them one in a line: {_command(source, command)}"
+
+
+def _command(source: Source, command: str) -> str:
+    """The command with the file's text for input."""
+    if source.compression is None:
+        return f"{command} < {quoted(source.name)} > NEW"
+    return f"{_UNPACK[source.compression]} {quoted(source.name)} | {command} > NEW"
