@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import check_ids, completed, fingerprint, framing_post_processor, settled, vocabulary_bytes
+from tokenization.backend import (
+    check_ids,
+    completed,
+    fingerprint,
+    framing_post_processor,
+    settled,
+    unknown_id,
+    vocabulary_bytes,
+)
 from tokenization.errors import TokenizationError
 from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame
 from tokenization.mask import MaskOrigin, choose_mask
@@ -122,18 +130,20 @@ class Tokenizer:
 
         Returns:
             The ids of all texts one after the other, and the number of ids of each text, `appended_ids` included. A
-            text without any id has length 0, and nothing is appended.
+            text without an id of its own has length 0.
 
         Raises:
-            TokenizationError: no token ends a document, or the vocabulary cannot spell a text.
+            TokenizationError: no token ends a document.
+            CannotEncode: the vocabulary cannot write one of the texts.
         """
-        num_front = 0 if self.rules.add_bos else len(self.own_frame.front)
-        end = self.appended_ids
+        own, end = self.own_frame, self.appended_ids
+        num_front = 0 if self.rules.add_bos else len(own.front)
+        num_framing = len(own.front) - num_front + len(own.back)
         parts: list[Ids] = [end[:0]]
         lengths = np.zeros(len(texts), dtype=np.int64)
         for number, ids in enumerate(self._reference.encode(texts)):
             kept = ids[num_front:]
-            if kept.size:
+            if kept.size > num_framing:
                 parts += [kept, end]
                 lengths[number] = kept.size + end.size
         return np.concatenate(parts), lengths
@@ -180,15 +190,30 @@ class Tokenizer:
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
-            around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
-            num_before = np.concatenate([[0], np.cumsum(self._is_special[ids])])
-            ends = np.cumsum(lengths)
-            num_special = num_before[ends] - num_before[ends - lengths]
-            suspects = np.flatnonzero(num_special > self._is_special[around].sum()).tolist()
+            suspects = np.flatnonzero(self._num_inside(self._is_special, ids, lengths) > 0).tolist()
         hits = np.zeros(len(texts), dtype=np.int64)
         for number in suspects:
             hits[number] = self._special_text.count([texts[number]])
         return hits
+
+    def unknown_counts(self, ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """Unknown tokens in each text, of which `encode_batch` made these ids and lengths."""
+        if self.unknown_id is None or not (ids == self.unknown_id).any():
+            return np.zeros_like(lengths)
+        is_unknown = np.arange(self.encoded_vocabulary_size) == self.unknown_id
+        return self._num_inside(is_unknown, ids, lengths)
+
+    def _num_inside(self, is_counted: npt.NDArray[np.bool_], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """How many ids of each text are counted, those of its frame left out."""
+        around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
+        num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
+        ends = np.cumsum(lengths)
+        return num_before[ends] - num_before[ends - lengths] - np.where(lengths, is_counted[around].sum(), 0)
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id for what the vocabulary cannot write; None where it has none."""
+        return unknown_id(self._backend, self.form)
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:

@@ -15,7 +15,14 @@ import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
 from tokenization.comparison import differing_texts, first_difference
-from tokenization.errors import BackendsDiffer, Difference, FastUnavailable, TokenizationError, native_errors
+from tokenization.errors import (
+    BackendsDiffer,
+    Difference,
+    FastUnavailable,
+    TokenizationError,
+    encoding_errors,
+    native_errors,
+)
 from tokenization.fast.form import FallbackTexts, added_tokens, fast_form, sample_characters
 from tokenization.reference import Ids, Lengths, release_freed_memory
 from tokenization.tokenizer import Tokenizer
@@ -49,7 +56,6 @@ class FastBackend:
         self._gigatoken = _build(content)
         self._first_resident = _resident_bytes()
         self._frame = tokenizer.frame
-        self._is_text_framed = bool(self._frame.front) or bool(tokenizer.own_frame.back)
 
     @classmethod
     def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
@@ -129,7 +135,7 @@ class FastBackend:
     def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """Ids that gigatoken makes of texts: views of its own buffers."""
         try:
-            with native_errors("the tokenizer cannot encode this text"):
+            with encoding_errors():
                 rows = self._gigatoken.encode_batch(list(texts)).layout
         except TokenizationError as error:
             if isinstance(error.__cause__, Exception):
@@ -153,7 +159,7 @@ class FastBackend:
         front, back = self._frame.front, self._frame.back
         if not front and not back:
             return ids, sizes
-        is_kept = np.ones(sizes.size, dtype=bool) if self._is_text_framed else sizes > 0
+        is_kept = sizes > 0
         ends = np.cumsum(sizes)[is_kept]
         places = np.empty((ends.size, len(front) + len(back)), dtype=np.int64)
         places[:, : len(front)] = (ends - sizes[is_kept])[:, None]

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization.comparison import check_conversion
-from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
+from tokenization.errors import TokenizationError, UnsupportedTokenizerError, encoding_errors, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.formats.sentencepiece_model import (
     ModelPiece,
@@ -104,7 +104,7 @@ class SentencePieceReference:
     def encode(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.uint32]]:
         """The ids of each text."""
         for text in texts:
-            with native_errors("the tokenizer cannot encode this text"):
+            with encoding_errors():
                 ids = self._processor.Encode(text, **self._options)
             yield np.asarray(ids, dtype=np.int32).view(np.uint32)
 

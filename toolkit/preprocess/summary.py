@@ -49,8 +49,9 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row("documents", f"{manifest.documents:,}")
     mean = manifest.tokens / max(1, manifest.documents)
     table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype}), {mean:,.0f} per document")
-    text_bytes = tally.kept.text_bytes
-    table.add_row("text", f"{text_bytes / 1e6:,.1f} MB, {text_bytes / max(1, manifest.tokens):.2f} bytes per token")
+    assert manifest.text is not None
+    for fact, value in manifest.text.facts(manifest.tokens).items():
+        table.add_row(fact, printable(value))
     if result.holdout is not None:
         table.add_row("held out", f"{result.holdout.documents:,} documents, {result.holdout.tokens:,} tokens")
     kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
@@ -93,6 +94,9 @@ def notes(result: PreprocessResult) -> list[str]:
             f"the longest has {many.most:,} ({printable(many.longest)}). If these should be several rows, a quotation "
             "mark is missing, or is not doubled."
         )
+    assert manifest.text is not None
+    if manifest.text.losses(manifest.tokens, most=0.01):
+        found.append("More than 1 % of the text is lost: a model sees nothing of it. Take a tokenizer that can write it.")
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

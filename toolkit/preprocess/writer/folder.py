@@ -21,6 +21,7 @@ from toolkit.data import (
     EncodingEntry,
     ShardEntry,
     SpecialIds,
+    TextEntry,
     TokenizerEntry,
     read_manifest,
     write_manifest,
@@ -187,6 +188,7 @@ def complete_corpus(
     shards: Sequence[ShardEntry],
     dtype: str,
     special_text_hits: int,
+    text: TextEntry | None = None,
     skipped: Mapping[str, int],
     dropped: DroppedEntry | None = None,
 ) -> CorpusManifest:
@@ -209,6 +211,7 @@ def complete_corpus(
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,
+        text=text,
         skipped=dict(sorted(skipped.items())),
         dropped=dropped,
         shards=tuple(shards),

@@ -132,6 +132,7 @@ class ShardSequence:
             corpus.append(its_ids, lengths[is_its], self._source.recorded)
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
+            corpus.counts.unknown_tokens += int(encoded.unknown_N[start:stop][is_its].sum())
         self.tally.rows += stop - start
         for number, row in encoded.of_many_lines:
             if encoded.rows_N[start] <= number <= encoded.rows_N[stop - 1]:

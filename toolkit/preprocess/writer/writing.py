@@ -15,6 +15,7 @@ from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source
+from toolkit.preprocess.text_losses import keep_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice
 from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup
 from toolkit.preprocess.writer.ledger import Ledger, Place, record_step
@@ -40,7 +41,7 @@ def write_group(
 
     `screened` has what is left out of it, if anything is.
     """
-    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout)
+    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout, group.num_bytes)
     sequence = ShardSequence(
         folder,
         folder / HOLDOUT_FOLDER,
@@ -61,6 +62,8 @@ def write_group(
     ):
         for (number, _), encoded in () if sequence.is_full else results:
             sequence.begin_source(number, SourceNames(group.files[number].name, group.recorded[number]))
+            if encoded.sample:
+                keep_sample(folder, encoded.sample)
             sequence.add(encoded)
             rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
             on_span(ends[number - place.source] + encoded.end_bytes, rates)
