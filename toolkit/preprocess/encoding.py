@@ -146,7 +146,7 @@ class SpanEncoder:
 
 
 def _without_ids(text: str) -> Row:
-    """The row of a text of which the tokenizer leaves nothing: white space and the like, or what it has no token for."""
+    """The row of a text of which the tokenizer leaves nothing: white space, say, or what it has no token for."""
     if characters(text[:_SAMPLED_CHARACTERS]):
         return Row("", Reason.CANNOT_ENCODE, f"no token for anything in {text[:_SHOWN_CHARACTERS]!r}")
     return Row("", Reason.EMPTY)

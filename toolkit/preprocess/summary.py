@@ -96,7 +96,9 @@ def notes(result: PreprocessResult) -> list[str]:
         )
     assert manifest.text is not None
     if manifest.text.losses(manifest.tokens, most=0.01):
-        found.append("More than 1 % of the text is lost: a model sees nothing of it. Take a tokenizer that can write it.")
+        found.append(
+            "More than 1 % of the text is lost: a model sees nothing of it. Take a tokenizer that can write it."
+        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

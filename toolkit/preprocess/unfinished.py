@@ -21,8 +21,8 @@ from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE
-from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
 from toolkit.preprocess.text_losses import look_at_sample

@@ -101,7 +101,8 @@ class TextEntry(Settings):
     def facts(self, num_tokens: int) -> dict[str, str]:
         """Its size and, if anything is, what is lost, each by what it is called."""
         size = f"{self.bytes / 1e6:,.1f} MB, {self.bytes / max(1, num_tokens):.2f} bytes per token"
-        return {"text": size} | {"lost text": losses for losses in [self.losses(num_tokens)] if losses}
+        losses = self.losses(num_tokens)
+        return {"text": size, **({"lost text": losses} if losses else {})}
 
     def losses(self, num_tokens: int, *, most: float = 0.0) -> str:
         """The parts of a text that are lost, as a sentence without its end; empty where no share is above `most`."""
