@@ -55,6 +55,7 @@ class Tokenizer:
     Attributes:
         mask: the mask token, and where it comes from.
         eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
+        is_eod_given: whether that was asked for.
         vocabulary_size: number of ids, the mask included (highest id + 1).
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
@@ -69,7 +70,7 @@ class Tokenizer:
         self._backend = settled(parts.backend, names)
         self._reference: Reference = parts.reference or HuggingFaceReference(self._backend)
         self.rules = rules.settled(self.kind)
-        self.folder, self.source, self._is_eod_given = parts.folder, parts.source, eod is not None
+        self.folder, self.source, self.is_eod_given = parts.folder, parts.source, eod is not None
         ids = self._backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
@@ -180,7 +181,7 @@ class Tokenizer:
         appended = []
         if self.rules.add_eod:
             eod_id = self.require_eod()
-            appended = [eod_id] if self._is_eod_given or not self.ends_texts else []
+            appended = [eod_id] if self.is_eod_given or not self.ends_texts else []
         return np.array(appended, dtype=np.uint32)
 
     def special_text_hits(self, texts: Sequence[str], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
 from toolkit.core.text import counted, printable
 from toolkit.data import CorpusManifest, Rows
-from toolkit.preprocess.tokenizer_checks import mask_notes
+from toolkit.preprocess.tokenizer_checks import end_notes, mask_notes
 from toolkit.preprocess.writer.ledger import Counts, Tally
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def notes(result: PreprocessResult) -> list[str]:
     manifest, found = result.manifest, []
     if result.holdout is not None and not result.holdout.documents:
         found.append("No document fell into the holdout: the text is short for that share. Hold out more.")
-    found += mask_notes(result.tokenizer)
+    found += [*end_notes(result.tokenizer), *mask_notes(result.tokenizer)]
     if result.left_out is not None:
         found.append(result.left_out)
     if (many := result.tally.many_lines).records:
