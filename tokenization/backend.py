@@ -93,9 +93,9 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
 
 
 def unknown_id(backend: "tokenizers.Tokenizer", form: str) -> int | None:
-    """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json` on one line."""
+    """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json`."""
     if type(backend.model).__name__ == "Unigram":  # which does not tell
-        stated = re.search(r'"model":\{"type":"Unigram","unk_id":(\d+)', form)
+        stated = re.search(r'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
         return None if stated is None else int(stated[1])
     token = getattr(backend.model, "unk_token", None)
     return None if token is None else backend.token_to_id(token)

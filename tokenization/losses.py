@@ -35,7 +35,9 @@ def saved_difference(tokenizer: Tokenizer, texts: Sequence[str]) -> Difference |
     # In a saved tokenizer the mask is a token, and in a text that is encoded here it is not.
     texts = [text for text in texts if tokenizer.mask.text not in text]
     end, frame = tokenizer.appended_ids, tokenizer.frame
-    saved = Backend.from_str(tokenizer.files["tokenizer.json"])
+    content = tokenizer.files["tokenizer.json"]
+    # A converted form is saved as the text that it was read from.
+    saved = tokenizer.backend if content is tokenizer.form else Backend.from_str(content)
     saved.encode_special_tokens = not tokenizer.rules.parse_special_text
     num_framing = len(frame.front) + len(frame.back) - end.size
     encoded = HuggingFaceReference(saved).encode(texts)

@@ -283,8 +283,8 @@ class Tokenizer:
 
     @cached_property
     def form(self) -> str:
-        """The backend's `tokenizer.json` on one line. Kept, since a large vocabulary takes half a second to write."""
-        return self._backend.to_str()
+        """The backend's `tokenizer.json`. Kept, since a large vocabulary takes half a second to write."""
+        return self._content or self._backend.to_str()
 
     def encoding(self) -> dict[str, Any]:
         """Record of how texts became ids, as plain data: the rules, and the frame as ids."""

@@ -14,7 +14,7 @@ from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
 # Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
-_MODEL, _VOCABULARY = ',"model":{', '"vocab":{'
+_MODEL, _VOCABULARY = re.compile(r',\s*"model":\s*\{'), re.compile(r'"vocab":\s*\{')
 
 # Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
 _ALIKE = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x110000))
@@ -31,7 +31,7 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         raise FastUnavailable(f"it does BPE vocabularies, and this one is {kind}")
     content = tokenizer.form
     # Hundreds of thousands of merges follow, which need not become Python objects.
-    place = content.index(_MODEL)
+    place = _found(_MODEL, content, 0).start()
     parsed = json.loads(content[:place] + "}")
     parsed["post_processor"] = None
     if not tokenizer.rules.parse_special_text:
@@ -40,13 +40,19 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         parsed["pre_tokenizer"] = parsed["pre_tokenizer"]["pretokenizers"][1]
         parsed["added_tokens"] += [_added(tokenizer, digit) for digit in "0123456789"]
     parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
-    start = content.index(_VOCABULARY, place) + len(_VOCABULARY)
+    start = _found(_VOCABULARY, content, place).end()
     stand_ins = "".join(
         f"{json.dumps(byte_level_text(bytes([byte])), ensure_ascii=False)}:{token_id},"
         for token_id, byte in enumerate(missing_bytes(tokenizer), start=tokenizer.encoded_vocabulary_size)
     )
     rest = content[place:start] + stand_ins + content[start:]
     return (json.dumps(parsed, ensure_ascii=False)[:-1] + rest).encode()
+
+
+def _found(expression: re.Pattern[str], content: str, start: int) -> re.Match[str]:
+    found = expression.search(content, start)
+    assert found is not None
+    return found
 
 
 def cuts_digits(tokenizer: Tokenizer) -> bool:
