@@ -1002,7 +1002,7 @@ FAULTS = (
     Fault(
         name="preprocess: documents that the tokenizer ends itself end twice",
         path="tokenization/tokenizer.py",
-        old="[eod_id] if self._is_eod_given or not self.ends_texts else []",
+        old="[eod_id] if self.is_eod_given or not self.ends_texts else []",
         new="[eod_id]",
         tests=("tests/tokenization/test_tokenizer_encoding.py",),
     ),

@@ -2,6 +2,7 @@
 
 from tokenization.errors import (
     BackendsDiffer,
+    CannotEncode,
     Difference,
     FastUnavailable,
     TokenizationError,
@@ -17,6 +18,7 @@ from tokenization.train import train_bpe
 
 __all__ = [
     "BackendsDiffer",
+    "CannotEncode",
     "Difference",
     "EncodingRules",
     "FastBackend",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,6 +90,15 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
     """A vocabulary that spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
+
+
+def unknown_id(backend: "tokenizers.Tokenizer", form: str) -> int | None:
+    """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json`."""
+    if type(backend.model).__name__ == "Unigram":  # which does not tell
+        stated = re.search(r'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
+        return None if stated is None else int(stated[1])
+    token = getattr(backend.model, "unk_token", None)
+    return None if token is None else backend.token_to_id(token)
 
 
 # The alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`): printable Latin-1 characters

@@ -3,12 +3,14 @@
 TokenizationError              an invalid file, name or id; the message says what to do
 ├── UnsupportedTokenizerError  a known kind of tokenizer that is not supported
 ├── FastUnavailable            the fast backend is missing or does not support this tokenizer
+├── CannotEncode               the vocabulary has no way to write a text
 └── BackendsDiffer             the ids of the fast backend differ from the reference
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 _SHOWN_CHARACTERS = 60
 
@@ -27,6 +29,10 @@ class FastUnavailable(TokenizationError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"The fast backend cannot be used: {reason}.")
         self.reason = reason
+
+
+class CannotEncode(TokenizationError):
+    """The vocabulary has no way to write a text: no unknown token, and no token for some character."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,12 @@ class BackendsDiffer(TokenizationError):
 
 
 @contextmanager
-def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or give another one.") -> Iterator[None]:
+def native_errors(
+    what: str,
+    *,
+    remedy: str = "Download the tokenizer again, or give another one.",
+    error_class: type[TokenizationError] = TokenizationError,
+) -> Iterator[None]:
     """Turn errors of native libraries into a TokenizationError that begins with `what`.
 
     They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
@@ -77,4 +88,13 @@ def native_errors(what: str, *, remedy: str = "Download the tokenizer again, or 
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise TokenizationError(f"{what}: {lines[0][:300].rstrip('.')}. {remedy}") from error
+        raise error_class(f"{what}: {lines[0][:300].rstrip('.')}. {remedy}") from error
+
+
+encoding_errors = partial(
+    native_errors,
+    "the tokenizer cannot encode this text",
+    remedy="Give a tokenizer with an unknown token, or with a token for each byte.",
+    error_class=CannotEncode,
+)
+"""The errors of a library that encodes a text, as `CannotEncode`."""

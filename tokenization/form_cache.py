@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 # To be raised whenever a conversion gives another form or another check of it.
-_VERSION = 1
+_VERSION = 2
 _LIBRARIES = ("tokenizers", "tiktoken", "sentencepiece")
 
 

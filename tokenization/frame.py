@@ -1,17 +1,20 @@
 """The frame of a text, ids that stand around its own such as a beginning and an end; and the file that records it."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenization.errors import native_errors
+from tokenization.errors import CannotEncode, encoding_errors
 
 if TYPE_CHECKING:
     import tokenizers
 
 ENCODING_FILE = "encoding.json"
 """File of a saved tokenizer that says how texts became ids."""
+_MOST_TRIED = 100
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,13 @@ def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:
     """The frame that a backend's post-processor gives every text."""
     if backend.post_processor is None:
         return Frame()
-    with native_errors("the tokenizer cannot encode the letter a, which shows what it puts around a text"):
-        framed = backend.encode("a")
-    mask = framed.special_tokens_mask
-    if 0 not in mask:
+    # Any text shows it that has a token: the letter a, unless the vocabulary cannot write it.
+    for text in chain("a", islice(backend.get_vocab(), _MOST_TRIED)):
+        with suppress(CannotEncode), encoding_errors():
+            framed = backend.encode(text)
+            if 0 in (mask := framed.special_tokens_mask):
+                break
+    else:
         return Frame()
     num_front, num_back = mask.index(0), mask[::-1].index(0)
     return Frame(tuple(framed.ids[:num_front]), tuple(framed.ids[len(mask) - num_back :]))

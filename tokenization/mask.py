@@ -90,8 +90,12 @@ def _automatic(ids: Mapping[str, int], *, named: str | None, roles: Mapping[str,
 
 def _first_reserved(ids: Mapping[str, int], roles: Mapping[str, int]) -> MaskToken | None:
     taken = set(roles.values())
-    reserved = [(token_id, text) for text, token_id in ids.items() if text.startswith(_RESERVED)]
-    free = [(token_id, text) for token_id, text in reserved if token_id not in taken]
+    firsts = {reserved[0] for reserved in _RESERVED}
+    free = [
+        (token_id, text)
+        for text, token_id in ids.items()
+        if text[:1] in firsts and text.startswith(_RESERVED) and token_id not in taken
+    ]
     if not free:
         return None
     token_id, text = min(free)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.errors import TokenizationError, native_errors
+from tokenization.errors import TokenizationError, encoding_errors
 from tokenization.special_tokens import SpecialNames
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class HuggingFaceReference:
         # Else the library spreads each call over threads of its own; callers bring the threads. It reads this
         # variable at every call, and a user's own setting wins.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        with native_errors("the tokenizer cannot encode this text"):
+        with encoding_errors():
             encodings = self._backend.encode_batch_fast(list(texts))
         encodings.reverse()
         while encodings:

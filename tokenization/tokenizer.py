@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tokenization.backend import check_ids, completed, fingerprint, framing_post_processor, settled, vocabulary_bytes
+from tokenization.backend import (
+    check_ids,
+    completed,
+    fingerprint,
+    framing_post_processor,
+    settled,
+    unknown_id,
+    vocabulary_bytes,
+)
 from tokenization.errors import TokenizationError
 from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame
 from tokenization.mask import MaskOrigin, choose_mask
@@ -47,6 +55,7 @@ class Tokenizer:
     Attributes:
         mask: the mask token, and where it comes from.
         eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
+        is_eod_given: whether that was asked for.
         vocabulary_size: number of ids, the mask included (highest id + 1).
         encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
         special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
@@ -61,7 +70,7 @@ class Tokenizer:
         self._backend = settled(parts.backend, names)
         self._reference: Reference = parts.reference or HuggingFaceReference(self._backend)
         self.rules = rules.settled(self.kind)
-        self.folder, self.source, self._is_eod_given = parts.folder, parts.source, eod is not None
+        self.folder, self.source, self.is_eod_given = parts.folder, parts.source, eod is not None
         ids = self._backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
@@ -122,18 +131,20 @@ class Tokenizer:
 
         Returns:
             The ids of all texts one after the other, and the number of ids of each text, `appended_ids` included. A
-            text without any id has length 0, and nothing is appended.
+            text without an id of its own has length 0.
 
         Raises:
-            TokenizationError: no token ends a document, or the vocabulary cannot spell a text.
+            TokenizationError: no token ends a document.
+            CannotEncode: the vocabulary cannot write one of the texts.
         """
-        num_front = 0 if self.rules.add_bos else len(self.own_frame.front)
-        end = self.appended_ids
+        own, end = self.own_frame, self.appended_ids
+        num_front = 0 if self.rules.add_bos else len(own.front)
+        num_framing = len(own.front) - num_front + len(own.back)
         parts: list[Ids] = [end[:0]]
         lengths = np.zeros(len(texts), dtype=np.int64)
         for number, ids in enumerate(self._reference.encode(texts)):
             kept = ids[num_front:]
-            if kept.size:
+            if kept.size > num_framing:
                 parts += [kept, end]
                 lengths[number] = kept.size + end.size
         return np.concatenate(parts), lengths
@@ -170,7 +181,7 @@ class Tokenizer:
         appended = []
         if self.rules.add_eod:
             eod_id = self.require_eod()
-            appended = [eod_id] if self._is_eod_given or not self.ends_texts else []
+            appended = [eod_id] if self.is_eod_given or not self.ends_texts else []
         return np.array(appended, dtype=np.uint32)
 
     def special_text_hits(self, texts: Sequence[str], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
@@ -180,15 +191,30 @@ class Tokenizer:
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
-            around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
-            num_before = np.concatenate([[0], np.cumsum(self._is_special[ids])])
-            ends = np.cumsum(lengths)
-            num_special = num_before[ends] - num_before[ends - lengths]
-            suspects = np.flatnonzero(num_special > self._is_special[around].sum()).tolist()
+            suspects = np.flatnonzero(self._num_inside(self._is_special, ids, lengths) > 0).tolist()
         hits = np.zeros(len(texts), dtype=np.int64)
         for number in suspects:
             hits[number] = self._special_text.count([texts[number]])
         return hits
+
+    def unknown_counts(self, ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """Unknown tokens in each text, of which `encode_batch` made these ids and lengths."""
+        if self.unknown_id is None or not (ids == self.unknown_id).any():
+            return np.zeros_like(lengths)
+        is_unknown = np.arange(self.encoded_vocabulary_size) == self.unknown_id
+        return self._num_inside(is_unknown, ids, lengths)
+
+    def _num_inside(self, is_counted: npt.NDArray[np.bool_], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """How many ids of each text are counted, those of its frame left out."""
+        around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
+        num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
+        ends = np.cumsum(lengths)
+        return num_before[ends] - num_before[ends - lengths] - np.where(lengths, is_counted[around].sum(), 0)
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id for what the vocabulary cannot write; None where it has none."""
+        return unknown_id(self._backend, self.form)
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
@@ -257,8 +283,8 @@ class Tokenizer:
 
     @cached_property
     def form(self) -> str:
-        """The backend's `tokenizer.json` on one line. Kept, since a large vocabulary takes half a second to write."""
-        return self._backend.to_str()
+        """The backend's `tokenizer.json`. Kept, since a large vocabulary takes half a second to write."""
+        return self._content or self._backend.to_str()
 
     def encoding(self) -> dict[str, Any]:
         """Record of how texts became ids, as plain data: the rules, and the frame as ids."""

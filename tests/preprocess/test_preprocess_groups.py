@@ -64,7 +64,7 @@ def write_out_of_order(prepare, monkeypatch):
 
             with monkeypatch.context() as patch:
                 patch.setattr(UnfinishedCorpus, "missing", one)
-                patch.setattr(UnfinishedCorpus, "merge", lambda self: None)
+                patch.setattr(UnfinishedCorpus, "merge", lambda self, tokenizer: None)
                 with pytest.raises(AssertionError):
                     prepare(*sources, output=output, **given)
             assert read_ledger(group_folder(output, number)).is_whole

@@ -13,6 +13,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 import tokenization
 from tests.support.text import sample_documents
 from tokenization import BackendsDiffer, EncodingRules, FastBackend, FastUnavailable, TokenizationError
+from tokenization.backend import byte_level_text
 from tokenization.fast import backend as fast
 from tokenization.fast.form import FallbackTexts, fast_form
 
@@ -45,6 +46,7 @@ TEXTS = [
     "\U00011de0 \U00011de0.\n",
     "a" * 5000 + " " * 5000,
     "\x00",
+    "7\x04 12 \U000f0000",
     "",
 ]
 
@@ -71,12 +73,25 @@ def template(backend, *, front=(), back=()):
     )
 
 
+def without_control_bytes(backend):
+    """As SmolLM2: no token for most control bytes and rare first bytes, and digits cut one by one."""
+    content = json.loads(backend.to_str())["model"]
+    lost = {byte_level_text(bytes([byte])) for byte in (*range(9), *range(14, 32), *range(0xF1, 256))}
+    vocabulary = {text: token_id for text, token_id in content["vocab"].items() if text not in lost}
+    merges = [(left, right) for left, right in content["merges"] if left in vocabulary and right in vocabulary]
+    ends = sorted(vocabulary, key=vocabulary.get)
+    backend.model = models.BPE(vocab={text: token_id for token_id, text in enumerate(ends)}, merges=merges)
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level])
+
+
 CHANGES = {
     "plain": None,
     "front": lambda backend: template(backend, front=[PAD]),
     "front and back": lambda backend: template(backend, front=[PAD, MASK], back=[END]),
     "byte-level post-processor": lambda backend: setattr(backend, "post_processor", processors.ByteLevel()),
     "prefix space": lambda backend: setattr(backend, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "missing bytes": without_control_bytes,
     "normalizer": lambda backend: setattr(backend, "normalizer", normalizers.NFC()),
 }
 

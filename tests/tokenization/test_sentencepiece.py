@@ -155,6 +155,26 @@ def test_what_no_tokenizer_json_can_do_is_refused(make_model, options, message):
         tokenization.load(make_model(**options))
 
 
+def test_a_merged_vocabulary_is_refused_where_equal_scores_overlap(make_model):
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    path = make_model(**KINDS[0])
+    model = ModelProto.FromString(path.read_bytes())
+    known = {piece.piece for piece in model.pieces}
+    for text in "xyz":
+        if text not in known:
+            model.pieces.add(piece=text, score=-1000)
+    merged = path.with_name("merged.model")
+    for text in ("xy", "zx"):  # appended with a score of 0, as one vocabulary is merged into another
+        merged.write_bytes(model.SerializeToString())
+        tokenization.load(merged)
+        model.pieces.add(piece=text)
+    merged.write_bytes(model.SerializeToString())
+
+    with pytest.raises(UnsupportedTokenizerError, match="overlapping pieces of equal score"):
+        tokenization.load(merged)
+
+
 @pytest.mark.parametrize("size", [0, 1, 3, 1000, -1])
 def test_a_model_that_is_cut_off_is_named(make_model, tmp_path, size):
     content = make_model(**KINDS[4]).read_bytes()

@@ -2,21 +2,38 @@
 
 Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
 choice (`check`), and one document in 1,000 during encoding, chosen by a hash, so that the same documents are compared
-in every run, with any number of threads. Texts that it is known to encode differently go to the reference.
+in every run, with any number of threads. Texts that it is known to encode differently, or that hold
+bytes without a token, go to the reference.
 """
 
 import os
 import threading
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
 from tokenization.comparison import differing_texts, first_difference
-from tokenization.errors import BackendsDiffer, Difference, FastUnavailable, TokenizationError, native_errors
-from tokenization.fast.form import FallbackTexts, added_tokens, fast_form, sample_characters
+from tokenization.errors import (
+    BackendsDiffer,
+    Difference,
+    FastUnavailable,
+    TokenizationError,
+    encoding_errors,
+    native_errors,
+)
+from tokenization.fast.form import (
+    FallbackTexts,
+    added_tokens,
+    cuts_digits,
+    fast_form,
+    missing_bytes,
+    numerals,
+    sample_characters,
+)
 from tokenization.reference import Ids, Lengths, release_freed_memory
 from tokenization.tokenizer import Tokenizer
 
@@ -49,7 +66,6 @@ class FastBackend:
         self._gigatoken = _build(content)
         self._first_resident = _resident_bytes()
         self._frame = tokenizer.frame
-        self._is_text_framed = bool(self._frame.front) or bool(tokenizer.own_frame.back)
 
     @classmethod
     def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
@@ -68,7 +84,8 @@ class FastBackend:
         backend = cls(tokenizer, content, FallbackTexts(special, []))
         strings = [*special, *(text for text in plain if backend.check([text, f"a{text}b {text}{text} "]) is not None)]
         backend.mismatched_characters = backend._mismatched(sample_characters() if characters is None else characters)
-        backend._fallback_texts = FallbackTexts(strings, backend.mismatched_characters)
+        others = numerals() if cuts_digits(tokenizer) else ()
+        backend._fallback_texts = FallbackTexts(strings, [*backend.mismatched_characters, *others])
         release_freed_memory()
         backend._first_resident = _resident_bytes()
         return backend
@@ -114,22 +131,22 @@ class FastBackend:
         return found
 
     def _encode(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        own = [number for number, text in enumerate(texts) if self._fallback_texts.holds(text)]
-        if not own:
-            return self._framed(*self._raw(texts))
-        is_own = np.zeros(len(texts), dtype=bool)
-        is_own[own] = True
-        others = np.flatnonzero(~is_own).tolist()
-        return _interleaved(
-            self._framed(*self._raw([texts[number] for number in others])),
-            self._tokenizer.encode_batch([texts[number] for number in own]),
-            is_own,
-        )
+        is_own = np.fromiter(map(self._fallback_texts.holds, texts), dtype=bool, count=len(texts))
+        ids, sizes = self._raw(list(compress(texts, ~is_own)))
+        if (is_stand_in := ids >= self._tokenizer.encoded_vocabulary_size).any():
+            num_before, ends = np.concatenate([[0], np.cumsum(is_stand_in)]), np.cumsum(sizes)
+            has_stand_in = num_before[ends] > num_before[ends - sizes]
+            ids, sizes = ids[np.repeat(~has_stand_in, sizes)], sizes[~has_stand_in]
+            is_own[~is_own] = has_stand_in
+        found = self._framed(ids, sizes)
+        if not is_own.any():
+            return found
+        return _interleaved(found, self._tokenizer.encode_batch(list(compress(texts, is_own))), is_own)
 
     def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
         """Ids that gigatoken makes of texts: views of its own buffers."""
         try:
-            with native_errors("the tokenizer cannot encode this text"):
+            with encoding_errors():
                 rows = self._gigatoken.encode_batch(list(texts)).layout
         except TokenizationError as error:
             if isinstance(error.__cause__, Exception):
@@ -153,7 +170,7 @@ class FastBackend:
         front, back = self._frame.front, self._frame.back
         if not front and not back:
             return ids, sizes
-        is_kept = np.ones(sizes.size, dtype=bool) if self._is_text_framed else sizes > 0
+        is_kept = sizes > 0
         ends = np.cumsum(sizes)[is_kept]
         places = np.empty((ends.size, len(front) + len(back)), dtype=np.int64)
         places[:, : len(front)] = (ends - sizes[is_kept])[:, None]
@@ -164,7 +181,10 @@ class FastBackend:
 
     def _mismatched(self, characters: Iterable[str]) -> list[str]:
         """Characters next to which the two backends disagree, being of different versions of Unicode."""
-        looked_at = list(characters)
+        # What the vocabulary lacks would send the whole text to the reference.
+        missing = frozenset(missing_bytes(self._tokenizer))
+        others = frozenset(numerals() if cuts_digits(self._tokenizer) else ())
+        looked_at = [each for each in characters if missing.isdisjoint(each.encode()) and each not in others]
         groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
         suspects = self._differing(["".join(map(_contexts, group)) for group in groups])
         some = [character for number in suspects for character in groups[number]]

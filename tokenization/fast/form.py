@@ -3,16 +3,18 @@
 import json
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tokenization.backend import byte_level_text, is_byte_level
 from tokenization.errors import FastUnavailable
 from tokenization.special_tokens import SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
 # Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
-_MODEL = ',"model":{'
+_MODEL, _VOCABULARY = re.compile(r',\s*"model":\s*\{'), re.compile(r'"vocab":\s*\{')
 
 # Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
 _ALIKE = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x110000))
@@ -29,13 +31,62 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         raise FastUnavailable(f"it does BPE vocabularies, and this one is {kind}")
     content = tokenizer.form
     # Hundreds of thousands of merges follow, which need not become Python objects.
-    place = content.index(_MODEL)
+    place = _found(_MODEL, content, 0).start()
     parsed = json.loads(content[:place] + "}")
     parsed["post_processor"] = None
-    parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
     if not tokenizer.rules.parse_special_text:
         parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
-    return (json.dumps(parsed, ensure_ascii=False)[:-1] + content[place:]).encode()
+    if cuts_digits(tokenizer):
+        parsed["pre_tokenizer"] = parsed["pre_tokenizer"]["pretokenizers"][1]
+        parsed["added_tokens"] += [_added(tokenizer, digit) for digit in "0123456789"]
+    parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
+    start = _found(_VOCABULARY, content, place).end()
+    stand_ins = "".join(
+        f"{json.dumps(byte_level_text(bytes([byte])), ensure_ascii=False)}:{token_id},"
+        for token_id, byte in enumerate(missing_bytes(tokenizer), start=tokenizer.encoded_vocabulary_size)
+    )
+    rest = content[place:start] + stand_ins + content[start:]
+    return (json.dumps(parsed, ensure_ascii=False)[:-1] + rest).encode()
+
+
+def _found(expression: re.Pattern[str], content: str, start: int) -> re.Match[str]:
+    found = expression.search(content, start)
+    assert found is not None
+    return found
+
+
+def cuts_digits(tokenizer: Tokenizer) -> bool:
+    """Digits are cut out one by one before byte-level splitting, as in SmolLM2 and StarCoder.
+
+    gigatoken does not know that; it cuts a text at added tokens, and so the digits become such. The reference encodes
+    texts with other numerals.
+    """
+    match json.loads(tokenizer.backend.pre_tokenizer.__getstate__()) if tokenizer.backend.pre_tokenizer else None:
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                {"type": "ByteLevel", "use_regex": True, "add_prefix_space": False},
+            ],
+        }:
+            return all(tokenizer.backend.token_to_id(digit) is not None for digit in "0123456789")
+    return False
+
+
+def _added(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return {"id": tokenizer.backend.token_to_id(text), "content": text, **flags}
+
+
+def missing_bytes(tokenizer: Tokenizer) -> list[int]:
+    """Bytes that a byte-level vocabulary has no token for.
+
+    gigatoken wants one for each, so ids behind the vocabulary stand in for them; the reference leaves such bytes out.
+    """
+    backend = tokenizer.backend
+    if not is_byte_level(backend):
+        return []
+    return [byte for byte in range(256) if backend.token_to_id(byte_level_text(bytes([byte]))) is None]
 
 
 def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
@@ -67,6 +118,12 @@ def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     return special, plain
 
 
+def numerals() -> Iterator[str]:
+    """Characters of Unicode that are numeric, but for the digits of ASCII."""
+    every = map(chr, range(0x80, 0x110000))
+    return (character for character in every if unicodedata.category(character)[0] == "N")
+
+
 def sample_characters() -> Iterator[str]:
     """Sample of Unicode: every character of planes 0 and 1, and one in 64 of long ranges."""
     for code in range(1, 0x110000):
@@ -83,14 +140,17 @@ class FallbackTexts:
 
     def __init__(self, strings: Sequence[str], characters: Sequence[str]) -> None:
         self._strings = SpecialTextCounter(strings)
-        self._characters = re.compile(f"[{''.join(map(re.escape, characters))}]") if characters else None
-        # CPython keeps a text in one, two or four bytes a character, by the highest of them.
-        self._num_bytes = 4 if min(characters, default="") > "\uffff" else 1
+        # CPython keeps a text in one, two or four bytes a character, by the highest of them; and its sets of characters
+        # are fast only below U+10000.
+        low, high = ([each for each in characters if (each > "\uffff") is is_high] for is_high in (False, True))
+        sets = ((1, low), (4, high))
+        self._sets = [(width, re.compile(f"[{''.join(map(re.escape, held))}]")) for width, held in sets if held]
 
     def holds(self, text: str) -> bool:
         """The reference has to encode this text."""
         if self._strings.is_in(text):
             return True
-        if self._characters is None or text.isascii() or sys.getsizeof(text) < self._num_bytes * len(text):
+        if not self._sets or text.isascii():
             return False
-        return self._characters.search(text) is not None
+        width = sys.getsizeof(text) // len(text)
+        return any(width >= least and found.search(text) is not None for least, found in self._sets)

@@ -5,7 +5,7 @@ Differences that the form accounts for, besides the tables:
 - Text is cut whole. SentencePiece has no pieces to split into first; a run of spaces is a token of its own in Llama 2.
 - Strings of control tokens (`<s>`) and of byte pieces are text like any other to SentencePiece. Unigram models of
   `tokenizers` would find them in their vocabulary, so such a string is cut where no piece crosses.
-- Of merges with equal scores SentencePiece takes the leftmost; longer left parts first does the same.
+- Of merges with equal scores SentencePiece takes the leftmost; longer left parts first does the same for one piece.
 - SentencePiece adds scores in single precision. On texts of hundreds of kilobytes a unigram model may so choose
   otherwise than `tokenizers`, which adds in double precision: measured once in 58 million tokens.
 - `tokenizers` looks up a character map by what a reader sees as one character. Where a compatibility character (a
@@ -17,6 +17,7 @@ import hashlib
 import inspect
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization.comparison import check_conversion
-from tokenization.errors import TokenizationError, UnsupportedTokenizerError, native_errors
+from tokenization.errors import TokenizationError, UnsupportedTokenizerError, encoding_errors, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.formats.sentencepiece_model import (
     ModelPiece,
@@ -104,7 +105,7 @@ class SentencePieceReference:
     def encode(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.uint32]]:
         """The ids of each text."""
         for text in texts:
-            with native_errors("the tokenizer cannot encode this text"):
+            with encoding_errors():
                 ids = self._processor.Encode(text, **self._options)
             yield np.asarray(ids, dtype=np.int32).view(np.uint32)
 
@@ -134,6 +135,8 @@ def _refuse_unsupported(model: SentencePieceModel, name: str) -> None:
         what = "has pieces that are marked as unused"
     elif PieceType.USER_DEFINED in types and model.type is ModelType.BPE and model.normalizer.add_dummy_prefix:
         what = "has user-defined symbols and puts a space in front of text"
+    elif model.type is ModelType.BPE and (pair := _overlapping_equals(model)):
+        what = "has overlapping pieces of equal score, as vocabularies that were merged have ({!r}, {!r})".format(*pair)
     if what is not None:
         raise UnsupportedTokenizerError(
             f"{name} is a SentencePiece model that {what}; no tokenizer.json gives the same ids, and a corpus keeps "
@@ -229,6 +232,23 @@ def _bpe(model: SentencePieceModel) -> dict[str, Any]:
         "vocab": {piece.text: number for number, piece in enumerate(model.pieces)},
         "merges": [[left, right] for _, _, left, right in merges],
     }
+
+
+def _overlapping_equals(model: SentencePieceModel) -> tuple[str, str] | None:
+    """Two pieces of equal score of which one can begin where the other ends; None if there are none.
+
+    SentencePiece joins the one that stands further to the left, `tokenizers` the one that comes first in its list. In a
+    run of one character, such as the spaces of Llama 2, longer left parts first is both.
+    """
+    scores = {piece.text: piece.score for piece in model.pieces if piece.type is PieceType.NORMAL}
+    by_left, by_right = defaultdict[tuple[float, str], set[str]](set), defaultdict[tuple[float, str], set[str]](set)
+    for text, score in scores.items():
+        for cut in range(1, len(text)):
+            if text[:cut] in scores and text[cut:] in scores:
+                by_left[score, text[:cut]].add(text)
+                by_right[score, text[cut:]].add(text)
+    pairs = ((one, other) for key in by_left.keys() & by_right for one in by_right[key] for other in by_left[key])
+    return min((pair for pair in pairs if pair[0] != pair[1] and len({*pair[0], *pair[1]}) > 1), default=None)
 
 
 def _unigram(model: SentencePieceModel) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tokenization.backend import byte_level_bytes, byte_level_text
 from tokenization.comparison import PROBES, check_conversion
-from tokenization.errors import TokenizationError, native_errors
+from tokenization.errors import TokenizationError, encoding_errors, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
 from tokenization.specs import RankSpec
@@ -231,7 +231,7 @@ class TiktokenReference:
         encoded with the Hugging Face form.
         """
         for text in texts:
-            with native_errors("the tokenizer cannot encode this text"):
+            with encoding_errors():
                 ids = self._ids(text)
             if ids is None:
                 (ids,) = self._same_ids.encode([text])

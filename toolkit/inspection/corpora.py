@@ -120,6 +120,8 @@ def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
     table = facts()
     table.add_row("documents", f"{manifest.documents:,} in {counted(len(manifest.shards), 'shard')}")
     table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype})")
+    for fact, value in (manifest.text.facts(manifest.tokens) if manifest.text else {}).items():
+        table.add_row(fact, printable(value))
     table.add_row("tokens a document", _spread(corpus, lengths))
     table.add_row("vocabulary", f"{tokenizer.vocab_size:,} ids, fingerprint {tokenizer.fingerprint[:12]}")
     named = tokenizer.special_ids.model_dump()

@@ -6,6 +6,7 @@ speed.
 """
 
 import hashlib
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,11 +18,16 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tokenization import Tokenizer
+from tokenization import CannotEncode, Tokenizer
+from tokenization.losses import characters
 from toolkit.preprocess.readers import Reason, Row, Span
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+_SAMPLED_CHARACTERS, _SHOWN_CHARACTERS = 2048, 40
+# Of a small corpus so many documents are looked at, of a large one a document in so many bytes of text.
+_NUM_SAMPLED, _SAMPLED_BYTES = 32, 4e6
 
 
 class TokenizerBackend(Protocol):
@@ -44,8 +50,10 @@ class EncodedSpan:
         rows_N: its row in the span, counted from 0, ascending.
         text_bytes_N: bytes of its text as UTF-8.
         special_hits_N: how often a string of a special token stands in its text.
+        unknown_N: its unknown tokens.
         is_held_out_N: whether it belongs to the holdout corpus.
         skipped: the other rows, each with its number in the span, ascending.
+        sample: beginnings of a few of the texts, whose ids are looked at in the end.
     """
 
     start: int
@@ -56,8 +64,10 @@ class EncodedSpan:
     rows_N: npt.NDArray[np.int64]
     text_bytes_N: npt.NDArray[np.int64]
     special_hits_N: npt.NDArray[np.int64]
+    unknown_N: npt.NDArray[np.int64]
     is_held_out_N: npt.NDArray[np.bool_]
     skipped: Sequence[tuple[int, Row]]
+    sample: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,14 @@ class SpanEncoder:
     Attributes:
         most_characters: texts are handed to the backend in batches of about this many characters.
         holdout: share of the documents that are held out.
+        num_bytes: size of all sources that the spans are of.
     """
 
     tokenizer: Tokenizer
     backend: TokenizerBackend
     most_characters: int
     holdout: float
+    num_bytes: int
 
     def __call__(self, span: Span) -> EncodedSpan:
         """Read a span and encode its texts; BackendsDiffer where the fast backend is not like the reference."""
@@ -80,14 +92,13 @@ class SpanEncoder:
         skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         texts = [rows[number].text for number in numbers]
-        encoded = [self.backend.encode_batch(batch) for batch in _batches(texts, self.most_characters)]
-        ids = np.concatenate([np.empty(0, np.uint32), *(ids for ids, _ in encoded)])
-        lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in encoded)])
+        ids, lengths, refused = self._encode(texts)
         empty = np.flatnonzero(lengths == 0).tolist()  # no character of these texts gave an id
         if empty:
-            skipped += [(numbers[text], Row("", Reason.EMPTY)) for text in empty]
+            skipped += [(numbers[text], refused.get(text) or _without_ids(texts[text])) for text in empty]
             skipped.sort(key=itemgetter(0))
         is_kept = lengths > 0
+        text_bytes = np.fromiter(map(_num_bytes, texts), np.int64, len(texts))
         return EncodedSpan(
             start=span.start,
             end_bytes=span.end_bytes,
@@ -95,11 +106,47 @@ class SpanEncoder:
             ids=ids,
             lengths_N=lengths[is_kept],
             rows_N=np.array(numbers, np.int64)[is_kept],
-            text_bytes_N=np.fromiter(map(_num_bytes, texts), np.int64, len(texts))[is_kept],
+            text_bytes_N=text_bytes[is_kept],
             special_hits_N=self.tokenizer.special_text_hits(texts, ids, lengths)[is_kept],
+            unknown_N=self.tokenizer.unknown_counts(ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
+            sample=[texts[number][:_SAMPLED_CHARACTERS] for number in self._sampled(texts, text_bytes * is_kept)],
         )
+
+    def _encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], dict[int, Row]]:
+        """Ids of all texts, the number of ids of each, and those that cannot be encoded, each as the row that it is."""
+        encoded, refused = [(np.empty(0, np.uint32), np.empty(0, np.int64))], dict[int, Row]()
+        for batch in _batches(texts, self.most_characters):
+            try:
+                encoded.append(self.backend.encode_batch(batch))
+            except CannotEncode:
+                first = sum(lengths.size for _, lengths in encoded)
+                for number, text in enumerate(batch, start=first):
+                    try:
+                        encoded.append(self.tokenizer.encode_batch([text]))
+                    except CannotEncode as error:
+                        encoded.append((np.empty(0, np.uint32), np.zeros(1, np.int64)))
+                        refused[number] = Row("", Reason.CANNOT_ENCODE, str(error.__cause__).partition("\n")[0])
+        ids, lengths = (np.concatenate(parts) for parts in zip(*encoded, strict=True))
+        return ids, lengths, refused
+
+    def _sampled(self, texts: Sequence[str], text_bytes: npt.NDArray[np.int64]) -> list[int]:
+        """Numbers of the texts to look at: those in which a mark stands, set at equal distances from a place by hash.
+
+        They depend on the span and on the size of the sources alone.
+        """
+        distance = min(_SAMPLED_BYTES, self.num_bytes / _NUM_SAMPLED)
+        phase = zlib.crc32(texts[0][:_SAMPLED_CHARACTERS].encode()) / 2**32 if texts else 0.0
+        marks = np.floor(phase + np.cumsum(text_bytes) / max(distance, 1.0))
+        return np.flatnonzero(np.diff(marks, prepend=0.0)).tolist()
+
+
+def _without_ids(text: str) -> Row:
+    """The row of a text of which the tokenizer leaves nothing: white space, say, or what it has no token for."""
+    if characters(text[:_SAMPLED_CHARACTERS]):
+        return Row("", Reason.CANNOT_ENCODE, f"no token for anything in {text[:_SHOWN_CHARACTERS]!r}")
+    return Row("", Reason.EMPTY)
 
 
 def is_held_out(text: str, fraction: float) -> bool:

@@ -31,6 +31,7 @@ _NEW_LINE_ENDS = r"tr '\r' '\n'"
 _REMEDIES = {
     Reason.MISSING_FIELD: "Name the field that holds the text with --text-field, or prepare these sources apart.",
     Reason.WRONG_TYPE: "Name a field that holds a string with --text-field.",
+    Reason.CANNOT_ENCODE: "Give a tokenizer with an unknown token, or with a token for each byte.",
     Reason.NOT_UTF8: "Save it as UTF-8 (iconv -f ENCODING -t UTF-8).",
 }
 

@@ -121,7 +121,7 @@ def _make(
     ledger = rows = left_out = None
     if write_all(corpus, tokenizer, choice):
         with corpus.locked():
-            ledger, seconds = corpus.merge(), time.monotonic() - begun
+            ledger, seconds = corpus.merge(tokenizer), time.monotonic() - begun
             if ledger is not None:
                 manifest, rows, left_out = _complete(output, ledger, tokenizer, settings)
     if ledger is None:
@@ -158,6 +158,7 @@ def _complete(
             shards=shards,
             dtype=dtype,
             special_text_hits=counts.special_text_hits,
+            text=tally.losses.entry(counts),
             skipped=skipped,
             sources=tally.sources if folder == output else {},
             dropped=listed if folder == output else None,

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
+from toolkit.core.text import printable
 from toolkit.data import CorpusManifest, Rows
-from toolkit.preprocess.tokenizer_checks import mask_notes
+from toolkit.preprocess.tokenizer_checks import end_notes, mask_notes
 from toolkit.preprocess.writer.ledger import Counts, Tally
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def summary_table(result: PreprocessResult) -> "Table":
     table.add_row("documents", f"{manifest.documents:,}")
     mean = manifest.tokens / max(1, manifest.documents)
     table.add_row("tokens", f"{manifest.tokens:,} ({manifest.dtype}), {mean:,.0f} per document")
-    text_bytes = tally.kept.text_bytes
-    table.add_row("text", f"{text_bytes / 1e6:,.1f} MB, {text_bytes / max(1, manifest.tokens):.2f} bytes per token")
+    assert manifest.text is not None
+    for fact, value in manifest.text.facts(manifest.tokens).items():
+        table.add_row(fact, printable(value))
     if result.holdout is not None:
         table.add_row("held out", f"{result.holdout.documents:,} documents, {result.holdout.tokens:,} tokens")
     kept = f", {result.num_kept_shards:,} kept from an interrupted run" if result.num_kept_shards else ""
@@ -83,9 +85,14 @@ def notes(result: PreprocessResult) -> list[str]:
     manifest, found = result.manifest, []
     if result.holdout is not None and not result.holdout.documents:
         found.append("No document fell into the holdout: the text is short for that share. Hold out more.")
-    found += mask_notes(result.tokenizer)
+    found += [*end_notes(result.tokenizer), *mask_notes(result.tokenizer)]
     if result.left_out is not None:
         found.append(result.left_out)
+    assert manifest.text is not None
+    if manifest.text.losses(manifest.tokens, most=0.01):
+        found.append(
+            "More than 1 % of the text is lost: a model sees nothing of it. Take a tokenizer that can write it."
+        )
     if manifest.special_text_hits:
         parsed = result.tokenizer.rules.parse_special_text
         how = "read as these tokens (--special-text literal reads plain text)" if parsed else "read as plain text"

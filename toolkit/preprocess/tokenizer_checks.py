@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from typing import Literal
 
-from tokenization import FastBackend, FastUnavailable, Tokenizer
+from tokenization import CannotEncode, FastBackend, FastUnavailable, Tokenizer
 from tokenization.comparison import transformers_differences
 from tokenization.special_tokens import CONFIGURATION_FILES, ROLES
 from toolkit.core.cache import CachedResult
@@ -29,6 +29,8 @@ _TRIAL_CHARACTERS = 2_000_000
 # The reference encodes so much in less time than it takes to open the fast backend of a large vocabulary.
 _SHORT_CHARACTERS = 1_000_000
 _TRIAL_PIECE_CHARACTERS = 100_000
+# Ends of documents in pretraining; of two that a vocabulary has, the first one.
+_PRETRAINING_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,11 @@ def choose_backend(
         difference = fast.check_vocabulary() if mismatched_characters is None else None
         if mismatched_characters is None and difference is None:
             proof.write(list(fast.mismatched_characters))
-        for piece, ids in zip(pieces, expected, strict=True):
-            difference = difference or fast.check(piece, expected=ids.result())
+        try:
+            for piece, ids in zip(pieces, expected, strict=True):
+                difference = difference or fast.check(piece, expected=ids.result())
+        except CannotEncode:
+            return reference_backend(tokenizer, "it cannot write every text")
     if difference is not None:
         return reference_backend(tokenizer, f"the fast backend differs: {difference}")
     return BackendChoice(fast, _FAST_CHARACTERS)
@@ -167,6 +172,19 @@ def mask_notes(tokenizer: Tokenizer) -> list[str]:
             "tokenizers parse it as the mask everywhere: choose a special or reserved token, or --mask-token auto."
         )
     return found
+
+
+def end_notes(tokenizer: Tokenizer) -> list[str]:
+    """A note where documents end with the end of a turn, as chat models do, though the vocabulary has another end."""
+    vocabulary = tokenizer.backend.get_added_tokens_decoder().values()
+    specials = {token.content for token in vocabulary if token.special}
+    others = [end for end in _PRETRAINING_ENDS if end in specials]
+    if not tokenizer.rules.add_eod or tokenizer.is_eod_given or not others or tokenizer.eod_text in _PRETRAINING_ENDS:
+        return []
+    return [
+        f"Documents end with {tokenizer.eod_text}, which the configuration names as eos. Chat models name the end of a "
+        f"turn there, and were pretrained with another one: to end documents with it, --eod '{others[0]}'."
+    ]
 
 
 def _changes_nothing(contents: Mapping[str, str]) -> bool:

@@ -8,20 +8,24 @@ merged, under the lock of the folder.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from tokenization import Tokenizer
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE
+from toolkit.preprocess.readers import Reason
 from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
+from toolkit.preprocess.text_losses import look_at_sample
 from toolkit.preprocess.writer.folder import locked_output, remove_rest
 from toolkit.preprocess.writer.groups import (
     GROUPS_FOLDER,
@@ -95,10 +99,13 @@ class UnfinishedCorpus:
         rows, bad, most = self._num_rows, self._num_bad, self.settings.max_bad_fraction
         if bad > most * rows:
             sources = "\n  ".join(self.tally.bad_sources())
+            remedy = "Repair the sources"
+            if self.tally.skipped.get(Reason.CANNOT_ENCODE, 0) > bad / 2:
+                remedy = "Give a tokenizer with an unknown token, or with a token for each byte"
             raise UserError(
                 f"{bad:,} of {counted(rows, 'row')} read so far ({bad / rows:.1%}) cannot be used, more than "
                 f"--max-bad-fraction {most:g} allows:\n  {sources}\n"
-                "Repair the sources, leave some out (--exclude NAME), or allow more."
+                f"{remedy}, leave some out (--exclude NAME), or allow more."
             )
 
     def missing(self) -> list[SourceGroup]:
@@ -227,20 +234,20 @@ class UnfinishedCorpus:
                 # Its name stays known, since its source may be mended although this command ends before it tries.
                 file.rename(file.with_suffix(".old-error"))
 
-    def merge(self) -> Ledger | None:
+    def merge(self, tokenizer: Tokenizer) -> Ledger | None:
         """Make the shards of all groups the corpus's own; the folder is locked. None where that is finished already."""
         ledger = read_ledger(self.output)
         # What is missing now has been started over since it was looked at.
         if ledger is None or self.missing():
             return None
         if not ledger.is_whole:
-            ledger = self._merge(ledger)
+            ledger = self._merge(ledger, tokenizer)
         # Without --near-duplicates and --without, the list is that of a corpus that was here before.
         listed = set[Path]() if self.screening is None else {self.output / DROPPED_FILE}
         remove_rest(self.output, keep=ledger_files(self.output, ledger) | listed)
         return ledger
 
-    def _merge(self, ledger: Ledger) -> Ledger:
+    def _merge(self, ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
         documents = self.tally.both.documents
         if not documents:
             raise no_documents_error(self.files, self.tally.skipped)
@@ -250,7 +257,9 @@ class UnfinishedCorpus:
                 "corpus. Hold out less, or give more text."
             )
         groups = {number: self.written[number] for number in range(self._num_counted)}
-        return merge_groups(self.output, ledger, groups, self.tally)
+        # Kept with the ledger, since the groups are removed before it is.
+        tally = replace(self.tally, losses=look_at_sample(self.output / GROUPS_FOLDER, tokenizer))
+        return merge_groups(self.output, ledger, groups, tally)
 
     def _lock_file(self, group: SourceGroup) -> Path:
         return group_folder(self.output, group.number).with_suffix(".lock")

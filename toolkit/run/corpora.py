@@ -65,6 +65,12 @@ class RunCorpora:
             'fetched again when they are read again, rarely with data.shuffle = "blocks"; or set run.cache_gb higher'
         ]
 
+    def lost_text(self) -> list[str]:
+        """Lines on corpora of whose text more than 1 % is lost in their tokens."""
+        texts = [(named, named.corpus.manifest.text) for named in self.named]
+        found = [(named, text and text.losses(named.corpus.manifest.tokens, most=0.01)) for named, text in texts]
+        return [f"{named.key} ({named.corpus.place}): {losses}" for named, losses in found if losses]
+
     def other_rules(self) -> list[str]:
         """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
         lines = []

@@ -81,7 +81,9 @@ class RunData:
             for length, longest in lengths
             if length > longest
         ]
-        return "\n  ".join([*lines, *self.corpora.small_cache(), *self.corpora.other_rules()])
+        return "\n  ".join(
+            [*lines, *self.corpora.small_cache(), *self.corpora.other_rules(), *self.corpora.lost_text()]
+        )
 
 
 def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:

@@ -97,6 +97,38 @@ class SourceEntry(Settings):
     """Its other rows, by reason."""
 
 
+class TextEntry(Settings):
+    """The text of a corpus, and what its tokens do not say of it."""
+
+    bytes: Count
+    """Its size as UTF-8."""
+    unknown_tokens: Count
+    """Tokens that stand for what the vocabulary cannot write."""
+    sampled_characters: Count
+    """Letters, digits and signs of the documents that were decoded again."""
+    lost_characters: Count
+    """Those of them that cannot be read from the tokens."""
+    often_lost: str
+    """The most frequent of these."""
+
+    def facts(self, num_tokens: int) -> dict[str, str]:
+        """Its size and, if anything is, what is lost, each by what it is called."""
+        size = f"{self.bytes / 1e6:,.1f} MB, {self.bytes / max(1, num_tokens):.2f} bytes per token"
+        losses = self.losses(num_tokens)
+        return {"text": size, **({"lost text": losses} if losses else {})}
+
+    def losses(self, num_tokens: int, *, most: float = 0.0) -> str:
+        """The parts of a text that are lost, as a sentence without its end; empty where no share is above `most`."""
+        unknown, lost = self.unknown_tokens / max(1, num_tokens), self.lost_characters / max(1, self.sampled_characters)
+        of_tokens = f"{_percent(unknown)} of the tokens are the unknown token"
+        of_text = f"{_percent(lost)} of the characters in a sample cannot be read from the tokens ({self.often_lost})"
+        return " and ".join(what for what, share in ((of_tokens, unknown), (of_text, lost)) if share > most)
+
+
+def _percent(share: float) -> str:
+    return "less than 0.01 %" if share < 1e-4 else f"{100 * share:.3g} %"
+
+
 class DroppedEntry(Settings):
     """Documents that were left out as near-duplicates, or for the test texts that they hold."""
 
@@ -128,6 +160,8 @@ class CorpusManifest(Settings):
     """Hash of each file of the folder `tokenizer`, by its path in it; None in a corpus that does not say."""
     special_text_hits: Count
     """How often text contained the string of a special token."""
+    text: TextEntry | None = None
+    """Its text; None in a corpus that does not say."""
     skipped: dict[str, Count]
     """Number of rows left out, by reason."""
     sources: dict[str, SourceEntry] = Field(default_factory=dict)
@@ -241,7 +275,7 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    for optional in ("tokenizer_files", "sources", "dropped"):
+    for optional in ("tokenizer_files", "text", "sources", "dropped"):
         if not content[optional]:
             del content[optional]
     for key in ("source", "encoding"):

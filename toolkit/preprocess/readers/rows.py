@@ -17,6 +17,7 @@ class Reason(StrEnum):
     MISSING_FIELD = "missing field"
     WRONG_TYPE = "wrong type"
     NOT_UTF8 = "not UTF-8"
+    CANNOT_ENCODE = "the tokenizer cannot write it"
     EMPTY = "empty"
     NEAR_DUPLICATE = "near-duplicate"
     TEST_TEXT = "holds a test text"

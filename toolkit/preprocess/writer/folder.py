@@ -23,6 +23,7 @@ from toolkit.data import (
     ShardEntry,
     SourceEntry,
     SpecialIds,
+    TextEntry,
     TokenizerEntry,
     read_manifest,
     write_manifest,
@@ -189,6 +190,7 @@ def complete_corpus(
     shards: Sequence[ShardEntry],
     dtype: str,
     special_text_hits: int,
+    text: TextEntry | None = None,
     skipped: Mapping[str, int],
     sources: Mapping[str, Account] = MappingProxyType({}),
     dropped: DroppedEntry | None = None,
@@ -212,6 +214,7 @@ def complete_corpus(
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
         special_text_hits=special_text_hits,
+        text=text,
         skipped=dict(sorted(skipped.items())),
         sources={
             name: SourceEntry(

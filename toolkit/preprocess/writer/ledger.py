@@ -19,11 +19,12 @@ from pydantic import Field
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted, first_few, printable
-from toolkit.data import ShardEntry
+from toolkit.data import ShardEntry, TextEntry
 from toolkit.preprocess.readers import Reason
 
 LEDGER_NAME = "unfinished.jsonl"
 _MOST_NAMED = 8
+_SHOWN_CHARACTERS = 8
 
 
 class BadRow(Settings):
@@ -36,12 +37,13 @@ class BadRow(Settings):
 
 @dataclass
 class Counts:
-    """Sums over documents: bytes of text as UTF-8, hits of strings of special tokens in it."""
+    """Sums over documents: bytes of text as UTF-8, hits of strings of special tokens in it, unknown tokens."""
 
     documents: int = 0
     tokens: int = 0
     text_bytes: int = 0
     special_text_hits: int = 0
+    unknown_tokens: int = 0
 
     def plus(self, later: "Counts") -> "Counts":
         """Sums over the documents of both."""
@@ -102,6 +104,25 @@ class Account:
 
 
 @dataclass
+class TextLosses:
+    """Characters in a sample of the texts, and those of them that the ids do not say, each as often as it occurs."""
+
+    sampled: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+
+    def entry(self, counts: Counts) -> TextEntry:
+        """Entry in corpus.json of the documents that were counted."""
+        often = sorted(self.lost, key=lambda character: (-self.lost[character], character))
+        return TextEntry(
+            bytes=counts.text_bytes,
+            unknown_tokens=counts.unknown_tokens,
+            sampled_characters=self.sampled,
+            lost_characters=sum(self.lost.values()),
+            often_lost=" ".join(often[:_SHOWN_CHARACTERS]),
+        )
+
+
+@dataclass
 class Tally:
     """Counts over the rows read so far.
 
@@ -109,11 +130,13 @@ class Tally:
         kept: those that became documents of the corpus.
         held_out: those that became documents of the holdout.
         sources: the account of each source, by its name in corpus.json.
+        losses: of a sample, once all groups are written.
     """
 
     kept: Counts = field(default_factory=Counts)
     held_out: Counts = field(default_factory=Counts)
     sources: dict[str, Account] = field(default_factory=dict)
+    losses: TextLosses = field(default_factory=TextLosses)
 
     @property
     def both(self) -> Counts:

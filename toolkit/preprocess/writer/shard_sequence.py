@@ -126,6 +126,7 @@ class ShardSequence:
             corpus.append(its_ids, lengths[is_its], self._source)
             corpus.counts.text_bytes += int(encoded.text_bytes_N[start:stop][is_its].sum())
             corpus.counts.special_text_hits += int(encoded.special_hits_N[start:stop][is_its].sum())
+            corpus.counts.unknown_tokens += int(encoded.unknown_N[start:stop][is_its].sum())
         self._account.documents += stop - start
         self._account.text_bytes += int(encoded.text_bytes_N[start:stop].sum())
 

@@ -18,6 +18,7 @@ from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
 from toolkit.preprocess.sources import Source
+from toolkit.preprocess.text_losses import keep_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice
 from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup
 from toolkit.preprocess.writer.ledger import Account, Ledger, Place, record_step
@@ -44,7 +45,7 @@ def write_group(
     UserError where a source cannot be read, gives no document or loses most of its rows; what is finished stays.
     `screened` has what is left out of it, if anything is.
     """
-    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout)
+    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout, group.num_bytes)
     sequence = ShardSequence(
         folder,
         folder / HOLDOUT_FOLDER,
@@ -67,6 +68,8 @@ def write_group(
         try:
             for (number, _), encoded in () if sequence.is_full else results:
                 sequence.begin_source(number, group.recorded[number])
+                if encoded.sample:
+                    keep_sample(folder, encoded.sample)
                 sequence.add(encoded)
                 rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
                 on_span(ends[number - place.source] + encoded.end_bytes, rates)

@@ -1,0 +1,60 @@
+"""What becomes of a text in a tokenizer: characters that its ids no longer say, and ids that the saved files give."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenization.backend import byte_level_bytes, is_byte_level
+from tokenization.comparison import first_difference
+from tokenization.errors import Difference
+from tokenization.reference import HuggingFaceReference, Ids
+from tokenization.tokenizer import Tokenizer
+
+
+def characters(text: str) -> Counter[str]:
+    """The letters, digits and signs of a text, each as often as it occurs.
+
+    Folded as far as tokenizers are meant to: case, accents, compatibility forms, white space and control characters.
+    """
+    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    counts = Counter(folded)
+    return Counter({char: count for char, count in counts.items() if unicodedata.category(char)[0] not in "CMZ"})
+
+
+def lost_characters(tokenizer: Tokenizer, text: str, ids: Ids) -> Counter[str]:
+    """The `characters` of a text that cannot be read from the ids that `encode_batch` made of it."""
+    return characters(text) - characters(_read(tokenizer, ids))
+
+
+def saved_difference(tokenizer: Tokenizer, texts: Sequence[str]) -> Difference | None:
+    """Compare the ids of texts with those that the saved files give; None if all are equal."""
+    from tokenizers import Tokenizer as Backend
+
+    # In a saved tokenizer the mask is a token, and in a text that is encoded here it is not.
+    texts = [text for text in texts if tokenizer.mask.text not in text]
+    end, frame = tokenizer.appended_ids, tokenizer.frame
+    content = tokenizer.files["tokenizer.json"]
+    # A converted form is saved as the text that it was read from.
+    saved = tokenizer.backend if content is tokenizer.form else Backend.from_str(content)
+    saved.encode_special_tokens = not tokenizer.rules.parse_special_text
+    num_framing = len(frame.front) + len(frame.back) - end.size
+    encoded = HuggingFaceReference(saved).encode(texts)
+    found = [np.concatenate([ids, end]) if ids.size > num_framing else end[:0] for ids in encoded]
+    lengths = np.fromiter((ids.size for ids in found), dtype=np.int64, count=len(found))
+    return first_difference(texts, tokenizer.encode_batch(texts), (np.concatenate([end[:0], *found]), lengths))
+
+
+def _read(tokenizer: Tokenizer, ids: Ids) -> str:
+    """The text of ids, without their frame and unknown tokens."""
+    frame, backend = tokenizer.frame, tokenizer.backend
+    inner = ids[len(frame.front) : ids.size - len(frame.back)]
+    kept = inner[inner != tokenizer.unknown_id].tolist() if tokenizer.unknown_id is not None else inner.tolist()
+    if not is_byte_level(backend):
+        return str(backend.decode(kept, skip_special_tokens=False))
+    # Whatever a decoder, if there is one, would do besides.
+    added = backend.get_added_tokens_decoder()
+    tokens = ((token_id, str(backend.id_to_token(token_id))) for token_id in kept)
+    contents = (text.encode() if token_id in added else byte_level_bytes(text) for token_id, text in tokens)
+    return b"".join(contents).decode("utf-8", "replace")
