@@ -118,7 +118,7 @@ class TestTexts:
         if frequent:
             console().print(
                 f"{counted(len(frequent), 'test text')} took more than {_FREQUENT} documents "
-                f"(see {DROPPED_FILE}). If it is a common phrase, name the column to look for instead: --without FILE:COLUMN."
+                f"(see {DROPPED_FILE}). If it is a common phrase, look for one column: --without FILE:COLUMN."
             )
 
 
