@@ -10,10 +10,10 @@ script without spaces (Chinese, Japanese, Thai, ...) is a word.
 import hashlib
 import re
 import string
-import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ Counts = npt.NDArray[np.int64]
 WORDS_VERSION = 1
 """To be raised with any change of the words: what earlier ones were found by cannot be compared with them."""
 _SPACE, _DELETED, _LONGEST_BYTES = ord(" "), 0xFFFF, 64
+_TEXTS_AT_ONCE, _BETWEEN = 32, "\ufffe"  # No character, and none of a text.
 _DASHES = "\u2012\u2013\u2014\u2015"
 _SPLIT_ENDING = re.compile(r" '(?=(?:s|m|d|t|re|ve|ll)\b)", re.IGNORECASE)
 # Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first behind it.
@@ -44,7 +45,7 @@ class Words(NamedTuple):
 
 def hash_words(texts: Sequence[str]) -> Words:
     """The words of texts."""
-    plain = [_plain(text) for text in texts]
+    plain = _plain(texts)
     # Eight bytes are read at a time, beyond the end of the last word too.
     joined = b" ".join([b"", *plain, b" " * 8])
     is_word = np.frombuffer(joined, np.uint8) != _SPACE
@@ -93,24 +94,33 @@ def _as_plain_text(text: str) -> str:
     return text.replace(" @-@ ", "").replace(" @,@ ", "").replace(" @.@ ", "") if "@" in text else text
 
 
-def _plain(text: str) -> bytes:
-    """Words between spaces, as UTF-8; of a text without any, what stands for it alone."""
-    folded, lower, punctuation = _tables()
-    text = _as_plain_text(text)
-    if text.isascii():
-        plain = text.encode().translate(lower, punctuation)
-    else:
-        encoded = text.encode("utf-16-le")
-        if len(encoded) > 2 * len(text):  # Characters beyond the first 65,536 are two units, and stay unless invisible.
-            encoded = _invisible_beyond_units().sub("", text).encode("utf-16-le")
-        units = folded[np.frombuffer(encoded, "<u2")]
-        units = units[units != _DELETED]
-        if units.max(initial=0) >= _WITHOUT_SPACES[0]:
-            late = np.flatnonzero(units >= _WITHOUT_SPACES[0])
-            alone = late[np.searchsorted(_WITHOUT_SPACES, units[late], side="right") % 2 == 1]
-            units = np.insert(units, np.concatenate([alone, alone + 1]), _SPACE)
-        plain = units.astype("<u2", copy=False).tobytes().decode("utf-16-le").encode()
-    return hashlib.blake2b(text.encode()).hexdigest().encode() if not plain or plain.isspace() else plain
+def _plain(texts: Sequence[str]) -> list[bytes]:
+    """Words of each text between spaces, as UTF-8; of a text without any, what stands for it alone."""
+    _, lower, punctuation = _tables()
+    texts = [_as_plain_text(text) for text in texts]
+    others = [text for text in texts if not text.isascii()]
+    groups = (others[start : start + _TEXTS_AT_ONCE] for start in range(0, len(others), _TEXTS_AT_ONCE))
+    of_others = chain.from_iterable(map(_folded, groups))
+    plain = [text.encode().translate(lower, punctuation) if text.isascii() else next(of_others) for text in texts]
+    return [
+        words if words and not words.isspace() else hashlib.blake2b(text.encode()).hexdigest().encode()
+        for words, text in zip(plain, texts, strict=True)
+    ]
+
+
+def _folded(texts: Sequence[str]) -> list[bytes]:
+    joined = _BETWEEN.join([text.replace(_BETWEEN, "") for text in texts])
+    encoded = joined.encode("utf-16-le")
+    if len(encoded) > 2 * len(joined):  # Characters beyond the first 65,536 are two units, and stay unless invisible.
+        encoded = _invisible_beyond_units().sub("", joined).encode("utf-16-le")
+    units = _tables()[0][np.frombuffer(encoded, "<u2")]
+    units = units[units != _DELETED]
+    late = np.flatnonzero(units >= _WITHOUT_SPACES[0])
+    alone = late[np.searchsorted(_WITHOUT_SPACES, units[late], side="right") % 2 == 1]
+    if alone.size:
+        units = np.insert(units, np.concatenate([alone, alone + 1]), _SPACE)
+    content: str = units.astype("<u2", copy=False).tobytes().decode("utf-16-le")
+    return content.encode().split(_BETWEEN.encode())
 
 
 @cache
@@ -130,7 +140,8 @@ def _tables() -> tuple[npt.NDArray[np.uint16], bytes, bytes]:
 
 @cache
 def _invisible_beyond_units() -> re.Pattern[str]:
-    characters = map(chr, range(1 << 16, sys.maxunicode + 1))
+    # Of the planes beyond the first, only two have any: all are 20 times as many to look at.
+    characters = map(chr, (*range(0x10000, 0x20000), *range(0xE0000, 0xE1000)))
     return re.compile(f"[{''.join(each for each in characters if unicodedata.category(each) == 'Cf')}]")
 
 

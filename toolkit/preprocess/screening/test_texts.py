@@ -34,10 +34,8 @@ _SHOWN_CHARACTERS = 120
 _FREQUENT, _FREQUENT_SHOWN = 10, 3
 
 
-class TestText(NamedTuple):
+class PlacedText(NamedTuple):
     """The beginning of a string in a file of tests, and its row or line, from 1."""
-
-    __test__ = False  # no test, to pytest
 
     source: str
     row: int
@@ -62,17 +60,15 @@ class TestTexts:
         found: list[Hashes] = []
         owners: list[npt.NDArray[np.int32]] = []
         lengths: set[int] = set()
-        self.texts, self.num_short = list[TestText](), 0
+        self.texts, self.num_short = list[PlacedText](), 0
         strings = _strings_of(_find(named), txt_documents)
         while batch := [*islice(strings, _TEXTS_AT_ONCE)]:
             words = hash_words([string for _, _, string in batch])
             is_long = words.counts_N >= FEWEST_WORDS
             numbers = len(self.texts) + np.cumsum(is_long, dtype=np.int32) - 1
-            for is_looked_for, (source, row, string) in zip(is_long.tolist(), batch, strict=True):
-                if is_looked_for:
-                    self.texts.append(TestText(source, row, string[:_SHOWN_CHARACTERS]))
-                else:
-                    self.num_short += 1
+            long = [batch[number] for number in np.flatnonzero(is_long)]
+            self.texts += [PlacedText(source, row, string[:_SHOWN_CHARACTERS]) for source, row, string in long]
+            self.num_short += len(batch) - len(long)
             for length, grams, counts_N in hash_grams(words, range(FEWEST_WORDS, _GRAM_WORDS + 1)):
                 is_its = words.counts_N == length if length < _GRAM_WORDS else words.counts_N >= length
                 if is_its.any():
@@ -168,15 +164,14 @@ def _rows(source: Source, txt_documents: TxtDocuments, *, has_header: bool) -> I
 
 def _strings(row: Any, column: str) -> Iterator[str]:
     """The strings in a row, below the key `column` where one is named; lists may be nested to any depth."""
-    stack = [(row, not column)]
+    stack: list[tuple[Any, bool]] = [([row], not column)]
     while stack:
-        value, counts = stack.pop()
-        if isinstance(value, str | bytes):
-            # Half of a surrogate pair has no form in UTF-8; a Parquet column may hold text as bytes.
-            content = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
-            if content and counts:
-                yield content.decode("utf-8", "replace")
-        elif isinstance(value, dict):
-            stack += [(inner, counts or key == column) for key, inner in reversed(value.items())]
-        elif isinstance(value, list | tuple):  # a pair of a Parquet map is a tuple
-            stack += [(inner, counts) for inner in reversed(value)]
+        holder, all_count = stack.pop()
+        for key, value in holder.items() if isinstance(holder, dict) else enumerate(holder):
+            counts = all_count or key == column
+            if isinstance(value, dict | list | tuple):  # a pair of a Parquet map is a tuple
+                stack.append((value, counts))
+            elif counts and value and isinstance(value, str):  # Half of a surrogate pair has no form in UTF-8.
+                yield value if value.isascii() else value.encode("utf-8", "replace").decode()
+            elif counts and isinstance(value, bytes):  # text of a Parquet column
+                yield value.decode("utf-8", "replace")
