@@ -20,6 +20,7 @@ LAYERS = {
     "toolkit.execution": 1,
     "toolkit.hub": 1,
     "toolkit.remote": 1,
+    "toolkit.tables": 1,
     "toolkit.parallel": 2,
     "toolkit.engine": 3,
     "toolkit.run": 4,

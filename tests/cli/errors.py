@@ -679,7 +679,7 @@ _IMPORTS = (
     Case(("inspect", "{full}"), ("{full}", "run.toml"), "Look at one of its checkpoints"),
 )
 
-_SHEET = "Give a .tsv, .txt, .csv, .jsonl or .parquet file"
+_SHEET = "Give a .tsv, .txt, .csv, .jsonl, .json or .parquet file"
 _FINETUNED = (
     _finetune("xx", "{checkpoint}", found=("unknown task 'xx'",), remedy="Available kinds: "),
     _finetune(
@@ -708,7 +708,7 @@ _FINETUNED = (
             (("--train", "{twice_named}"), ("duplicate column names: text",), "Rename one"),
             (("--train", "{latin}"), ("{latin}: not valid UTF-8", "byte 11"), "Save it as UTF-8"),
             (("--train", "{bad_lines}"), ("{bad_lines}, line 1: not valid JSON",), "Correct that line"),
-            (("--train", "{lists}"), ("{lists}, line 1", "got a list"), "one object per line"),
+            (("--train", "{lists}"), ("{lists}, row 1", "got a number"), "one object per line"),
             (("--train", "{nothing}"), ("{nothing}, row 1", "found null"), "remove the row"),
             (("--train", "{quantities}"), ("{quantities}, row 1", "1.5"), "--label-column"),
             (("--train", "{label_lists}"), ("{label_lists}, row 1", "is a list, ['a']"), "--label-type set"),

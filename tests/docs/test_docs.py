@@ -195,9 +195,9 @@ def test_json_examples_are_what_they_show() -> None:
         for page in ("data", "training", "finetuning", "near-duplicates")
     }
     assert sum(map(len, examples.values())) == len(_all("json"))
-    (corpus,), (ds_config, metrics), (result,), (dropped,) = examples.values()
+    (corpus,), (ds_config, metrics), (result,), dropped = examples.values()
     assert CorpusManifest.model_validate(corpus).documents == 2
-    assert dropped["reason"] == Reason.NEAR_DUPLICATE
+    assert [line["reason"] for line in dropped] == [Reason.NEAR_DUPLICATE, Reason.TEST_TEXT]
     FinetuningResult.model_validate(result)
     table = _page("docs/training.md").text.partition("### metrics.jsonl")[2].partition("###")[0]
     # The example is of a step of one objective.

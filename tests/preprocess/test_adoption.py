@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import struct
 import sys
@@ -17,9 +18,9 @@ from tests.support.runs import RunCase, write_run
 from tokenization import Frame
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
-from toolkit.data import Corpus, DataSettings, Order, RowStream, Shard, ShardWriter, open_rows, verify_corpus
+from toolkit.data import Corpus, DataSettings, Order, RowStream, ShardWriter, open_rows, verify_corpus
 from toolkit.preprocess.adopted_frames import FrameIds
-from toolkit.preprocess.adoption import Adoption, adopt, examine_shard
+from toolkit.preprocess.adoption import Adoption, adopt, examine_pair
 from toolkit.testing.distributed import run_distributed
 
 EOS = 0
@@ -322,6 +323,8 @@ def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, p
         document[-1][-1] = 9
     found = take(write_pair(tmp_path / "m" / "x", documents))
     assert (found.num_documents, found.num_without_end) == (60, 15)
+    inside = sum(document.count(EOS) for document in (ids[:-1] for ids in _joined(documents)))
+    assert found.num_ends_inside == inside
     assert verify_corpus(tmp_path / "corpus").damaged == ()
 
 
@@ -342,12 +345,28 @@ def test_what_is_not_there_is_named(take, tmp_path, named, message):
         take(tmp_path / named)
 
 
+def test_ends_inside_documents_are_counted(take, tmp_path):
+    found = take(write_pair(tmp_path / "m" / "x", [[[5, EOS, 6, EOS]], [[7, EOS]], [[EOS, 8]]]))
+    assert found.num_ends_inside == 2
+    assert "stands 2 times inside documents" in str(found)
+
+
+def test_more_pairs_than_there_may_be_open_files(take, tmp_path):
+    prefixes = [write_pair(tmp_path / "m" / f"{number:03}", made_up(2, seed=number)) for number in range(150)]
+    limits, num_open = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 100, limits[1]))
+    try:
+        assert len(take(*prefixes).manifest.shards) == 150
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_a_damaged_index_is_named(take, tmp_path):
     prefix = write_pair(tmp_path / "m" / "x", made_up(3))
     index = bytearray(Path(f"{prefix}.idx").read_bytes())
     index[34] ^= 1  # the length of the first sequence
     Path(f"{prefix}.idx").write_bytes(index)
-    with pytest.raises(CorpusError, match=r"x\.idx is damaged: its sequences do not follow one another"):
+    with pytest.raises(CorpusError, match=r"x\.idx is damaged: its sequences do not follow one another\. Where the "):
         take(prefix)
 
 
@@ -444,7 +463,7 @@ def test_mutated_pairs_are_refused_or_read(tmp_path):
         for _ in range(300):
             path.write_bytes(mutated(intact, generator))
             try:
-                entry, frames = examine_shard(Shard(prefix), lambda _: None, vocabulary_size=384, frame_ids=ids)
+                entry, frames, _ = examine_pair(prefix, lambda _: None, vocabulary_size=384, end_id=EOS, frame_ids=ids)
                 outcomes.add("read")
                 assert frames.total() <= entry.documents
             except CorpusError:

@@ -89,7 +89,8 @@ def test_a_document_that_holds_a_test_text_is_no_duplicate(prepare, sources, tes
     result = prepare(*sources, **GIVEN, without=(str(tests),))
     expected = {"a.jsonl": {NEAR: 1, TEST: 1}, "b.jsonl": {TEST: 1}, "c.jsonl": {NEAR: 2}}
     assert result.manifest.dropped.sources == expected
-    assert {"source": "b.jsonl", "row": 2, "reason": TEST} in dropped(tmp_path / "corpus")
+    of = {"source": "t.tsv", "row": 1, "text": " ".join(text_of(1).split()[20:40])}
+    assert {"source": "b.jsonl", "row": 2, "reason": TEST, "of": of} in dropped(tmp_path / "corpus")
     assert result.manifest.documents == 5
 
 
@@ -178,10 +179,13 @@ def test_a_group_is_written_again_where_other_documents_are_left_out_of_it(
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
 
 
-def test_an_unfinished_corpus_is_not_resumed_with_other_options(prepare, sources, tests):
+def test_an_unfinished_corpus_is_not_resumed_with_other_options(prepare, sources, tests, monkeypatch):
     assert not run_and_die(45, lambda: prepare(*sources, **GIVEN, without=(str(tests),)))
     with pytest.raises(UserError, match=r"(?s)--near-duplicates: 0.8 then, 0.9 now.*--without: [0-9a-f]{16} then, not"):
         prepare(*sources, **{**GIVEN, "near_duplicates": 0.9})
+    monkeypatch.setattr(documents, "WORDS_VERSION", documents.WORDS_VERSION + 1)
+    with pytest.raises(UserError, match=r"version of words: 1 then, 2 now"):
+        prepare(*sources, **GIVEN, without=(str(tests),))
 
 
 @pytest.mark.parametrize("given", [{"near_duplicates": 0.8}, {"without": ("tests",)}])

@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import string
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from toolkit.core.errors import UserError
 from toolkit.preprocess.screening.grams import hash_grams, hash_words
 from toolkit.preprocess.screening.near_duplicates import _band_shape, first_of_groups, sign
 from toolkit.preprocess.screening.test_texts import TestTexts
-from toolkit.preprocess.sources import find_sources
 
 SIGNED = [[923631934, 1306134733, 134379201], [3237686401, 3824520654, 4007297563]]
 WORDS = [
@@ -37,7 +37,10 @@ class TestWords:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("Don't stop—now!", "dont stopnow"),
+            ("Don't stop—now!", "dont stop now"),
+            ("it 's what they do n't , can not and 'll say -- ever", "it's what they don't, cannot and'll say--ever"),
+            ("It \u2019S a well @-@ known 1 @,@ 000 @.@ 5", "it's a well-known 1,000.5"),
+            ("in\u200bvi\u00adsi\u2060b\U000e0041le \ufeffx\U0001f600", "invisible x\U0001f600"),
             ("  “Quoted”,\tÉTÉ\u00a0x \n", "quoted été x"),
             ("well-known $5 e.g.", "wellknown 5 eg"),
             ("日本語 ok", "日 本 語 ok"),
@@ -47,15 +50,15 @@ class TestWords:
     )
     def test_are_lower_case_and_without_punctuation(self, text, words):
         assert hash_words([text]).hashes.tolist() == hash_words([words]).hashes.tolist()
-        assert hash_words([text]).counts_N.tolist() == [len(words.split())]
+        assert hash_words([text]).counts_N.tolist() == hash_words([words]).counts_N.tolist()
 
     def test_ascii_is_read_like_any_other_text(self):
         text = "".join(map(chr, range(1, 128))) + " Abc\x1cd"
         assert hash_words([text]).hashes.tolist() == hash_words([text + " é"]).hashes.tolist()[:-1]
 
-    def test_differ_by_any_byte_of_the_first_64_and_by_length(self):
-        words = ["x" * size for size in (*range(1, 66), 100)]
-        words += ["x" * at + "y" + "x" * (63 - at) for at in range(64)]
+    def test_differ_by_any_byte_and_by_length(self):
+        words = ["x" * size for size in (*range(1, 66), 100, 101)]
+        words += ["x" * at + "y" + "x" * (size - at) for size in (63, 150, 70_000) for at in (*range(64), 90, 99)]
         assert len(set(hash_words([" ".join(words)]).hashes.tolist())) == len(words)
 
     def test_of_a_text_do_not_depend_on_those_beside_it(self):
@@ -157,16 +160,16 @@ SHORT = "who wrote the long poem about the fall"
 
 
 class TestOfTests:
-    def read(self, path: Path, **given: str) -> TestTexts:
-        return TestTexts(find_sources([str(path)]), **{"txt_documents": "file", **given})
+    def read(self, *paths: Path | str, **given: str) -> TestTexts:
+        return TestTexts([*map(str, paths)], **{"txt_documents": "file", **given})
 
     def holds(self, tests: TestTexts, *texts: str) -> list[bool]:
-        return tests.are_in(hash_words(texts)).tolist()
+        return (tests.find(hash_words(texts)) >= 0).tolist()
 
     def test_13_words_in_a_row_of_a_long_text_or_all_of_a_short_one(self, tmp_path):
         (tmp_path / "t.jsonl").write_text(json.dumps({"q": SHORT, "d": [{"a": LONG}], "label": "never mind this"}))
         tests = self.read(tmp_path / "t.jsonl")
-        assert (tests.num_texts, tests.num_short) == (2, 1)
+        assert (len(tests.texts), tests.num_short) == (2, 1)
         words = LONG.split()
         inside = f"Well: {' '.join(words[1:14]).upper()}, they said."
         assert self.holds(tests, inside, " ".join(words[:12]), " ".join(words[3:]), LONG) == [True, False, False, True]
@@ -192,19 +195,60 @@ class TestOfTests:
         assert self.holds(self.read(tmp_path / "e.txt", txt_documents="line"), LONG, SHORT) == [True, True]
         assert self.holds(self.read(tmp_path), LONG, SHORT, long_other) == [True, True, False]
 
+    def test_json_is_read_as_in_a_source(self, tmp_path):
+        """With a byte order mark, NaN, half of a surrogate pair, and lists as deep as sources may have."""
+        (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + f'{{"x": NaN, "y": "\\ud800", "q": "{LONG}"}}\n'.encode())
+        (tmp_path / "b.json").write_text("[" * 1020 + f'"{LONG}"' + "]" * 1020)
+        (tmp_path / "c.json").write_text(json.dumps([{"q": SHORT}, {"q": LONG}], indent=1))
+        kept = pa.array([[("any", LONG)]], pa.map_(pa.string(), pa.string()))
+        pq.write_table(pa.table({"map": kept, "bytes": [SHORT.encode()]}), tmp_path / "d.parquet")
+        for name in ("a.jsonl", "b.json", "c.json", "d.parquet"):
+            assert self.holds(self.read(tmp_path / name), LONG) == [True], name
+        assert self.holds(self.read(tmp_path / "d.parquet"), SHORT) == [True]
+        assert self.read(tmp_path / "c.json").texts == [("c.json", 1, SHORT), ("c.json", 2, LONG)]
+
+    def test_a_column_alone(self, tmp_path):
+        rows = [{"question": SHORT, "prompt": {"text": LONG}}]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+        (tmp_path / "b.json").write_text(json.dumps({"data": rows}))
+        (tmp_path / "c.tsv").write_text(f"question\tprompt\n{SHORT}\t{LONG}\n")
+        for name in ("a.parquet", "b.json", "c.tsv"):
+            path = tmp_path / name
+            assert self.holds(self.read(f"{path}:question"), LONG, SHORT) == [False, True]
+            assert self.holds(self.read(f"{path}:prompt"), LONG, SHORT) == [True, False]
+            assert self.holds(self.read(f"{path}:prompt", f"{path}:question"), LONG, SHORT) == [True, True]
+            with pytest.raises(UserError, match=rf"{name}:answer: no text in a column 'answer'; found: '\w+'"):
+                self.read(f"{path}:answer")
+        assert self.holds(self.read(f"{tmp_path}:question"), LONG, SHORT) == [False, True]
+        (tmp_path / "d.txt:x.txt").write_text(LONG)
+        assert self.holds(self.read(tmp_path / "d.txt:x.txt"), LONG) == [True]
+
+    def test_frequent_ones_are_reported(self, tmp_path, capsys):
+        (tmp_path / "a.jsonl").write_text(f"{json.dumps(SHORT)}\n{json.dumps([LONG, LONG])}\n")
+        tests = self.read(tmp_path / "a.jsonl")
+        tests.report_frequent(Counter({0: 10, 1: 11}))
+        found = " ".join(capsys.readouterr().out.split())
+        assert f"11 documents held one test text (a.jsonl, row 2): {LONG!r}" in found
+        assert found.count("held one test text") == 1
+        assert "--without FILE:COLUMN" in found
+        tests.report_frequent(Counter({0: 10}))
+        assert capsys.readouterr().out == ""
+
     def test_what_is_looked_for_has_a_digest(self, tmp_path):
-        digests = []
-        for name, texts in (("a", [LONG, SHORT]), ("b", [SHORT, LONG.upper()]), ("c", [LONG, SHORT + " x"])):
-            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, texts)))
-            digests.append(self.read(tmp_path / f"{name}.jsonl").digest)
-        assert digests[0] == digests[1] != digests[2]
+        digests = set()
+        for name, texts in (("a", [LONG, SHORT]), ("b", [SHORT, LONG]), ("c", [LONG, SHORT + " x"])):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "t.jsonl").write_text("\n".join(map(json.dumps, texts)))
+            digests |= {self.read(tmp_path / name / "t.jsonl").digest for _ in range(2)}
+        assert len(digests) == 3
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
             ("t.jsonl", b'{"x": "too short"}', "no string of 8 words or more"),
-            ("t.jsonl", b'{"x": ', "is not a .jsonl file: unexpected end of data"),
-            ("t.csv", b"\xff\xfe", "is not a .csv file: 'utf-8' codec"),
+            ("t.jsonl", b'{"x": 1}\n{"x": ', "line 2: not valid JSON"),
+            ("t.json", b'[\n1,\n{"x" 3}]', "line 3: not valid JSON"),
+            ("t.csv", b"\xff\xfe", "not valid UTF-8 at byte 0"),
         ],
     )
     def test_a_file_that_cannot_be_used_is_named(self, tmp_path, name, content, message):

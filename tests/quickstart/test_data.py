@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 import toolkit
 from toolkit.finetuning import Initialization
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
-from toolkit.finetuning.tables import read_table
+from toolkit.tables import read_table
 
 DATA = Path(toolkit.__file__).parent / "quickstart"
 

@@ -10,7 +10,7 @@ import typer
 from toolkit.cli.options import Model, help_rows, option_of, settings_from
 from toolkit.core.errors import SettingsError
 from toolkit.finetuning.settings import UNTRAINED, FinetuningSettings
-from toolkit.finetuning.tables import ENDINGS
+from toolkit.tables import ENDINGS
 
 if TYPE_CHECKING:
     from rich.table import Table

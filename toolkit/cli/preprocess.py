@@ -61,7 +61,7 @@ def command(
     mask_token: Annotated[str | None, _option("mask_token", "MASK")] = None,
     holdout: Annotated[float | None, _option("holdout", "FRACTION")] = None,
     near_duplicates: Annotated[float | None, _option("near_duplicates", "SIMILARITY")] = None,
-    without: Annotated[list[str] | None, _option("without", "FILE|DIR")] = None,
+    without: Annotated[list[str] | None, _option("without", "FILE|DIR[:COLUMN]")] = None,
     max_bad_fraction: Annotated[float | None, _option("max_bad_fraction", "FRACTION")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
 ) -> None:

@@ -52,8 +52,7 @@ class FrameCounter:
     """Counts the frames of the documents of a shard that are not empty, as the file is read."""
 
     def __init__(self, shard: Shard, ids: FrameIds) -> None:
-        # Mapped for as long as this pair is read: the pairs of a large corpus are more than there may be mappings.
-        self._tokens, self._ids, self._blocks = Shard(shard.prefix).tokens, ids, _document_spans(shard)
+        self._tokens, self._ids, self._blocks = shard.tokens, ids, _document_spans(shard)
         self._starts = self._ends = np.empty(0, np.int64)
         self.frames = Counter[Frame]()
 

@@ -39,11 +39,15 @@ _PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Adoption:
-    """Result: `tokenizer` has its mask token and frame decided, `frames` counts those of documents with tokens."""
+    """Result: `tokenizer` has its mask token and frame decided, `frames` counts those of documents with tokens.
+
+    `num_ends_inside` counts end-of-document tokens that have other tokens of their document around them.
+    """
 
     manifest: CorpusManifest
     tokenizer: tokenization.Tokenizer
     frames: Counter[Frame]
+    num_ends_inside: int
 
     @property
     def num_documents(self) -> int:
@@ -78,7 +82,12 @@ class Adoption:
                 f"{self.num_without_end:,} of {self.num_documents:,} documents do not end with {end} "
                 f"(id {self.tokenizer.eod_id}), the tokenizer's end-of-document token: {why}."
             )
-        elif end is None:
+        if self.num_ends_inside:
+            lines.append(
+                f"{end} stands {counted(self.num_ends_inside, 'time')} inside documents, where no document ends for "
+                "training: texts were joined before the pairs were made."
+            )
+        if end is None:
             lines.append("No file names a token that ends a document (see --eod).")
         return "\n".join(lines)
 
@@ -112,17 +121,19 @@ def adopt(
             _check_output(output, prefixes, loaded, overwrite=overwrite)
             pairs = _examine(shards, loaded)
             _clear(output)
-            frames = sum((counts for _, counts in pairs), Counter[Frame]())
+            frames = sum((counts for _, counts, _ in pairs), Counter[Frame]())
+            num_ends = sum(count for _, _, count in pairs)
+            framed = sum(n * (frame.front + frame.back).count(loaded.eod_id) for frame, n in frames.items())
             loaded.made_with(most_common_frame(frames))
             manifest = complete_corpus(
                 output,
                 loaded,
-                shards=[entry for entry, _ in pairs],
+                shards=[entry for entry, _, _ in pairs],
                 dtype=shards[0].dtype.name,
                 special_text_hits=0,
                 skipped={},
             )
-            return Adoption(manifest, loaded, frames)
+            return Adoption(manifest, loaded, frames, num_ends - framed)
         except OSError as error:
             raise UserError(
                 f"{error.filename or output} cannot be used: {error.strerror}. Name another folder."
@@ -174,13 +185,12 @@ def _holds(folder: Path, tokenizer: tokenization.Tokenizer) -> bool:
         return False
 
 
-def _examine(shards: Sequence[Shard], tokenizer: tokenization.Tokenizer) -> list[tuple[ShardEntry, Counter[Frame]]]:
+def _examine(
+    shards: Sequence[Shard], tokenizer: tokenization.Tokenizer
+) -> list[tuple[ShardEntry, Counter[Frame], int]]:
     """Read all pairs through; the first error ends it."""
-    ids = FrameIds.of(tokenizer)
-    readers = [
-        partial(examine_shard, shard, vocabulary_size=tokenizer.encoded_vocabulary_size, frame_ids=ids)
-        for shard in shards
-    ]
+    given = {"vocabulary_size": tokenizer.encoded_vocabulary_size, "end_id": tokenizer.eod_id}
+    readers = [partial(examine_pair, shard.prefix, frame_ids=FrameIds.of(tokenizer), **given) for shard in shards]
     num_bytes = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))
     return read_through("Reading", readers, num_bytes=num_bytes)
 
@@ -231,22 +241,24 @@ def _without_ending(name: str) -> str:
     return name[:-4] if name.endswith(_ENDINGS) else name
 
 
-def examine_shard(
-    shard: Shard, on_read: OnRead, *, vocabulary_size: int, frame_ids: FrameIds
-) -> tuple[ShardEntry, Counter[Frame]]:
+def examine_pair(
+    prefix: Path, on_read: OnRead, *, vocabulary_size: int, end_id: int | None, frame_ids: FrameIds
+) -> tuple[ShardEntry, Counter[Frame], int]:
     """Read a pair through, in bounded memory; documents may have `frame_ids` around them.
 
-    Its entry of corpus.json, and its counts for an `Adoption`.
+    Its entry of corpus.json, its counts for an `Adoption`, and the number of its ids that are `end_id`.
     """
-    bin_path, idx_path = file_names(shard.prefix)
+    # Mapped for as long as this pair is read: the pairs of a large corpus are more than there may be mappings.
+    shard, (bin_path, idx_path) = Shard(prefix), file_names(prefix)
     counter = FrameCounter(shard, frame_ids)
-    digest, position = hashlib.sha256(), 0
+    digest, position, num_ends = hashlib.sha256(), 0, 0
     with bin_path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
             tokens = np.frombuffer(piece, shard.dtype)
             _check_ids(tokens, bin_path, position=position, vocabulary_size=vocabulary_size)
             position += tokens.size
+            num_ends += 0 if end_id is None else np.count_nonzero(tokens == end_id)
             counter.read_to(position)
             on_read(len(piece))
     entry = ShardEntry(
@@ -257,7 +269,7 @@ def examine_shard(
         sha256_idx=hash_file(idx_path, on_read=on_read),
         source=str(shard.prefix),
     )
-    return entry, counter.frames
+    return entry, counter.frames, num_ends
 
 
 def _check_ids(tokens: npt.NDArray[np.integer], path: Path, *, position: int, vocabulary_size: int) -> None:

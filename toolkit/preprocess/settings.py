@@ -70,7 +70,8 @@ class PreprocessSettings(ReadingSettings):
     near_duplicates: Annotated[float, Field(ge=0.1, le=1)] | None = None
     """Leave out all but the first of documents that are alike: the share of word 5-grams in common (0.8, say)."""
     without: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    """Leave out documents that hold a text of these files or folders of tests: 13 words in a row. May be repeated."""
+    """Leave out documents that hold a text of these files or folders of tests: 13 words in a row. FILE:COLUMN looks for
+    one column. May be repeated."""
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Give up when more than this share of all rows cannot be used; looked at after each file."""
     overwrite: bool = False

@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.sc.examples import Example, LabelSet, read_class, text_columns_of, to_examples
-from toolkit.finetuning.tables import Table
+from toolkit.tables import Table
 
 
 def table_of(*rows):

@@ -1,5 +1,6 @@
 """The files of a corpus: mapped under one limit for this process, looked at by short names, read through by threads."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -55,16 +56,19 @@ def map_file(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise CorpusError(
-            f"{path} cannot be mapped into memory: {reason}. Copy it to a disk of this machine."
-        ) from error
+        remedy = _too_many_open(error) or "Copy it to a disk of this machine."
+        raise CorpusError(f"{path} cannot be mapped into memory: {reason}. {remedy}") from error
 
 
 def unreadable(path: Path, error: OSError) -> CorpusError:
     """The error for a file that cannot be read."""
-    return CorpusError(
-        f"{path} cannot be read: {error.strerror}. The corpus is incomplete: copy it again, or rebuild it."
-    )
+    remedy = _too_many_open(error) or "The corpus is incomplete: copy it again, or rebuild it."
+    return CorpusError(f"{path} cannot be read: {error.strerror}. {remedy}")
+
+
+def _too_many_open(error: Exception) -> str:
+    is_it = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    return "Raise the limit on open files (ulimit -n)." if is_it else ""
 
 
 @contextmanager

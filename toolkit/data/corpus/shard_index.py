@@ -25,6 +25,10 @@ HEADER = struct.Struct("<9sQBQQ")
 CODES: dict[int, np.dtype[Any]] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
 _OTHER_TYPES = {1: "uint8", 2: "int8", 3: "int16", 5: "int64", 6: "float64", 7: "float32"}
 _BLOCK = 1 << 18
+_IF_WRITTEN_SO = (
+    "Where the original differs (sha256sum), copy it again. Else it was written so, as old versions of Megatron-LM do "
+    "when they merge: use the pairs that it was merged from, or merge them with a newer one."
+)
 
 
 class Lengths(Protocol):
@@ -116,16 +120,17 @@ class ShardIndex:
             sizes = self.sequence_lengths[start : start + _BLOCK].astype(np.int64) * self.dtype.itemsize
             ends = expected + np.cumsum(sizes)
             if sizes.min() < 0 or not np.array_equal(self.pointers[start : start + _BLOCK], ends - sizes):
-                raise self._damaged("its sequences do not follow one another")
+                raise self._damaged("its sequences do not follow one another", _IF_WRITTEN_SO)
             expected = int(ends[-1])
         for start in range(0, self.num_documents, _BLOCK):
             some = self.boundaries[start : start + _BLOCK + 1]
             if (np.diff(some) < 0).any():
-                raise self._damaged("its documents do not follow one another")
+                raise self._damaged("its documents do not follow one another", _IF_WRITTEN_SO)
         if self.boundaries[0] != 0 or self.boundaries[-1] != self.num_sequences:
             raise self._damaged(
                 f"its documents are sequences {self.boundaries[0]:,} to {self.boundaries[-1]:,} "
-                f"of {self.num_sequences:,}"
+                f"of {self.num_sequences:,}",
+                _IF_WRITTEN_SO,
             )
         return expected
 
@@ -150,8 +155,8 @@ class ShardIndex:
             raise self._damaged(f"{len(header)} bytes are too few for a header")
         return header
 
-    def _damaged(self, why: str) -> CorpusError:
-        return CorpusError(f"{self.path} is damaged: {why}. Copy it again.")
+    def _damaged(self, why: str, remedy: str = "Copy it again.") -> CorpusError:
+        return CorpusError(f"{self.path} is damaged: {why}. {remedy}")
 
 
 class _JoinedLengths:

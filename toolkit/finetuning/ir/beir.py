@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import orjson
-
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
 from toolkit.finetuning.settings import Split
-from toolkit.finetuning.tables import parse_object, read_text
+from toolkit.tables import parse_object, read_text
 
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
@@ -171,7 +169,7 @@ def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
         if line.strip():
             place = f"{path}, line {number}"
             line = line.removeprefix(BOM_UTF8) if number == 1 else line
-            yield place, parse_object(place, line, loads=orjson.loads)
+            yield place, parse_object(place, line)
 
 
 def _read_bytes(path: Path) -> Iterator[bytes]:

@@ -15,9 +15,9 @@ from toolkit.engine.precision import Precision
 from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features, right_padding
+from toolkit.tables import read_table
 
 _UID, _GOOD, _BAD = "UID", "sentence_good", "sentence_bad"
 _IN_FOLDERS = (".jsonl", ".parquet")

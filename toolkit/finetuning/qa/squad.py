@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.finetuning.tables import load_json, read_table, read_text
+from toolkit.tables import load_json, read_table, read_text
 
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 

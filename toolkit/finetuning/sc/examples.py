@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.tables import Table
+from toolkit.tables import Table
 
 Label = str | int | float | bool
 _TEXT, _TEXT_PAIR = "text", "text_pair"

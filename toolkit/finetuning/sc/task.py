@@ -17,9 +17,9 @@ from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_o
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.tables import read_table
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
+from toolkit.tables import read_table
 
 Name = Annotated[str, Field(min_length=1)]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.tables import read_text
 from toolkit.finetuning.tc.tag_schemes import TagScheme, detect_scheme, is_tag
+from toolkit.tables import read_text
 
 _WHAT_TO_GIVE = "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences."
 _BLANKS = re.compile(r"[ \t]+")

@@ -1,7 +1,7 @@
 """Which documents of a corpus are left out: every group of sources is read once, then all are decided on at once.
 
 corpus/groups/00003.screened/   what reading the group's texts gives; whole, or not there
-  rows                          where each document stands, and whether it holds a test text
+  rows                          where each document stands, and the number of a test text that it holds, or -1
   signatures                    128 values for each, where near-duplicates are looked for
   dropped                       the rows that are left out, once that is decided
 corpus/groups/dropped.jsonl     the same of all groups, for people; written when all is decided
@@ -31,14 +31,13 @@ from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE, DroppedEntry
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Reason, Row, Span
-from toolkit.preprocess.screening.grams import hash_words
+from toolkit.preprocess.screening.grams import WORDS_VERSION, hash_words
 from toolkit.preprocess.screening.near_duplicates import SIGNATURE_VALUES, Signatures, first_of_groups, sign
 from toolkit.preprocess.screening.test_texts import FEWEST_WORDS, TestTexts
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.sources import find_sources
 
 _SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
-_ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("holds_test", "?")])
+_ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("test", "<i4")])
 
 _Rows = npt.NDArray[np.void]
 
@@ -59,12 +58,9 @@ def open_screening(settings: PreprocessSettings) -> "Screening | None":
         )
     if not settings.without:
         return Screening(settings.near_duplicates, None)
-    files = find_sources(settings.without)
-    if on_hub := [file.name for file in files if file.revision]:
-        raise SettingsError(f"--without {on_hub[0]} is on the hub. Download it, and name the file.")
-    tests = TestTexts(files, txt_documents=settings.txt_documents)
+    tests = TestTexts(settings.without, txt_documents=settings.txt_documents)
     console().print(
-        f"Looking for {counted(tests.num_texts, 'test text')}; {tests.num_short:,} strings of less than "
+        f"Looking for {counted(len(tests.texts), 'test text')}; {tests.num_short:,} strings of less than "
         f"{FEWEST_WORDS} words are not looked for."
     )
     return Screening(settings.near_duplicates, tests)
@@ -89,6 +85,7 @@ class Screening:
             "--without": self.tests and self.tests.digest[:16],
             "rensa": None if self.similarity is None else version("rensa"),
             "Unicode": unicodedata.unidata_version,
+            "version of words": WORDS_VERSION,
         }
 
     def read(self, span: Span) -> tuple[int, _Rows, Signatures]:
@@ -96,9 +93,9 @@ class Screening:
         rows = span.read()
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         words, found = hash_words([rows[number].text for number in numbers]), np.zeros(len(numbers), _ROW)
-        found["span"], found["in_span"] = span.start, numbers
+        found["span"], found["in_span"], found["test"] = span.start, numbers, -1
         if self.tests is not None:
-            found["holds_test"] = self.tests.are_in(words)
+            found["test"] = self.tests.find(words)
         signatures = np.empty((0, SIGNATURE_VALUES), np.uint32) if self.similarity is None else sign(words)
         return len(rows), found, signatures
 
@@ -133,26 +130,32 @@ class Screening:
         """
         folders = [folder for folder, _ in groups]
         rows = [_mapped(folder / "rows", _ROW) for folder in folders]
-        holds_test = np.concatenate([part["holds_test"] for part in rows])
-        firsts, starts = np.arange(holds_test.size), np.cumsum([0, *map(len, rows)])
+        tests = np.concatenate([part["test"] for part in rows])
+        holds_test = tests >= 0
+        firsts, starts = np.arange(tests.size), np.cumsum([0, *map(len, rows)])
         if self.similarity is not None:
             parts = [_mapped(folder / "signatures", _SIGNATURE)["values"] for folder in folders]
             firsts = first_of_groups(parts, ~holds_test, self.similarity)
+
+        if self.tests is not None:
+            self.tests.report_frequent(Counter(tests[holds_test].tolist()))
 
         def place(number: int) -> dict[str, str | int]:
             group = int(np.searchsorted(starts, number, side="right")) - 1
             row = rows[group][number - starts[group]]
             return {"source": groups[group][1][row["source"]], "row": int(row["row"])}
 
+        def why(number: int) -> dict[str, Any]:
+            if self.tests is not None and holds_test[number]:
+                return {"reason": Reason.TEST_TEXT, "of": self.tests.texts[tests[number]]._asdict()}
+            return {"reason": Reason.NEAR_DUPLICATE, "of": place(int(firsts[number]))}
+
         with atomic_file(output / DROPPED_FILE) as lines:
             for folder, part, start in zip(folders, rows, starts, strict=False):
                 numbers = np.arange(start, start + len(part))
                 dropped = numbers[(firsts[numbers] != numbers) | holds_test[numbers]]
                 atomic_write(folder / "dropped", part[dropped - start].tobytes())
-                for number in dropped.tolist():
-                    reason = Reason.TEST_TEXT if holds_test[number] else Reason.NEAR_DUPLICATE
-                    of = {} if holds_test[number] else {"of": place(int(firsts[number]))}
-                    lines.write(orjson.dumps({**place(number), "reason": reason, **of}) + b"\n")
+                lines.writelines(orjson.dumps({**place(at), **why(at)}) + b"\n" for at in dropped.tolist())
 
 
 def take_dropped(folder: Path, output: Path) -> DroppedEntry | None:
@@ -179,8 +182,8 @@ def forget_screened(folder: Path) -> None:
 def without_dropped(spans: Iterator[tuple[int, Span]], folder: Path) -> Iterator[tuple[int, Span]]:
     """Spans of a group's sources, each with its source's number; rows that are left out have no text, but a reason."""
     dropped: dict[tuple[int, int], list[tuple[int, Reason]]] = {}
-    for source, start, number, _, holds_test in np.fromfile(folder / "dropped", _ROW).tolist():
-        reason = Reason.TEST_TEXT if holds_test else Reason.NEAR_DUPLICATE
+    for source, start, number, _, test in np.fromfile(folder / "dropped", _ROW).tolist():
+        reason = Reason.NEAR_DUPLICATE if test < 0 else Reason.TEST_TEXT
         dropped.setdefault((source, start), []).append((number, reason))
     for source, span in spans:
         its = dropped.get((source, span.start), ())

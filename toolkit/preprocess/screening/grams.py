@@ -1,15 +1,19 @@
 """Words of texts and their n-grams as arrays of 64-bit hashes; no object is made for a word.
 
-A word is lower case, delimited by whitespace, and has no punctuation (the "gram" of GPT-3, arXiv 2005.14165, appendix
-C): "Don't stop—now!" is `dont stopnow`. Punctuation are the ASCII symbols and the Unicode categories P. A character of
-a script without spaces (Chinese, Japanese, Thai, ...) is a word. Words are told apart by their first 64 bytes.
+A word is lower case, delimited by whitespace and dashes, and has no punctuation (the "gram" of GPT-3, arXiv 2005.14165,
+appendix C): "Don't stop—now!" is `dont stop now`. Punctuation are the ASCII symbols and the Unicode categories P, and
+invisible characters (category Cf: a zero-width space, a soft hyphen) are removed likewise. What the Penn Treebank and
+WikiText write apart is one word, as in plain text: `do n't`, `it 's`, `can not`, `well @-@ known`. A character of a
+script without spaces (Chinese, Japanese, Thai, ...) is a word.
 """
 
 import hashlib
+import re
 import string
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +22,12 @@ import numpy.typing as npt
 Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
+WORDS_VERSION = 1
+"""To be raised with any change of the words: what earlier ones were found by cannot be compared with them."""
 _SPACE, _DELETED, _LONGEST_BYTES = ord(" "), 0xFFFF, 64
+_TEXTS_AT_ONCE, _BETWEEN = 32, "\ufffe"  # No character, and none of a text.
+_DASHES = "\u2012\u2013\u2014\u2015"
+_SPLIT_ENDING = re.compile(r" '(?=(?:s|m|d|t|re|ve|ll)\b)", re.IGNORECASE)
 # Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first behind it.
 _WITHOUT_SPACES = np.array(
     (0xE00, 0xF00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000, 0xF900, 0xFB00), np.uint16
@@ -36,7 +45,7 @@ class Words(NamedTuple):
 
 def hash_words(texts: Sequence[str]) -> Words:
     """The words of texts."""
-    plain = [_plain(text) for text in texts]
+    plain = _plain(texts)
     # Eight bytes are read at a time, beyond the end of the last word too.
     joined = b" ".join([b"", *plain, b" " * 8])
     is_word = np.frombuffer(joined, np.uint8) != _SPACE
@@ -45,10 +54,15 @@ def hash_words(texts: Sequence[str]) -> Words:
     text_ends = np.cumsum([len(text) + 1 for text in plain], dtype=np.int64)
     eights = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))
     hashes = lengths.astype(np.uint64) * _OTHER_FACTOR
+    longer = np.arange(lengths.size)
     for offset in range(0, _LONGEST_BYTES, 8):
-        longer = np.flatnonzero(lengths > offset)
+        longer = longer[lengths[longer] > offset]
         num_bytes = np.minimum(lengths[longer] - offset, 8)
         hashes[longer] = _mixed(hashes[longer] ^ (eights[starts[longer] + offset] & _FIRST_BYTES[num_bytes]))
+    # A sequence of bases or a link may be one word of any length.
+    for number in longer[lengths[longer] > _LONGEST_BYTES].tolist():
+        word = joined[starts[number] : starts[number] + lengths[number]]
+        hashes[number] = int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
     return Words(hashes, np.diff(np.searchsorted(starts, text_ends, side="right"), prepend=0))
 
 
@@ -71,20 +85,42 @@ def hash_grams(words: Words, lengths: Sequence[int]) -> Iterator[tuple[int, Hash
         yield length, _mixed(grams[within < np.repeat(counts, sizes)]), counts
 
 
-def _plain(text: str) -> bytes:
-    """Words between spaces, as UTF-8; of a text without any, what stands for it alone."""
-    folded, lower, punctuation = _tables()
-    if text.isascii():
-        plain = text.encode().translate(lower, punctuation)
-    else:
-        # Characters beyond the first 65,536 are two units of UTF-16, and stay as they are.
-        units = folded[np.frombuffer(text.encode("utf-16-le"), "<u2")]
-        units = units[units != _DELETED]
-        if (late := np.flatnonzero(units >= _WITHOUT_SPACES[0])).size:
-            alone = late[np.searchsorted(_WITHOUT_SPACES, units[late], side="right") % 2 == 1]
-            units = np.insert(units, np.concatenate([alone, alone + 1]), _SPACE)
-        plain = units.astype("<u2").tobytes().decode("utf-16-le").encode()
-    return hashlib.blake2b(text.encode()).hexdigest().encode() if not plain or plain.isspace() else plain
+def _as_plain_text(text: str) -> str:
+    """Text without the blanks that tokenized text has inside words, and with blanks around dashes."""
+    # Of every text, so by what is fastest: few hold one of these.
+    text = text.replace("\u2019", "'").replace(" n't", "n't").replace("can not ", "cannot ").replace("--", " ")
+    if " '" in text:
+        text = _SPLIT_ENDING.sub("", text)
+    return text.replace(" @-@ ", "").replace(" @,@ ", "").replace(" @.@ ", "") if "@" in text else text
+
+
+def _plain(texts: Sequence[str]) -> list[bytes]:
+    """Words of each text between spaces, as UTF-8; of a text without any, what stands for it alone."""
+    _, lower, punctuation = _tables()
+    texts = [_as_plain_text(text) for text in texts]
+    others = [text for text in texts if not text.isascii()]
+    groups = (others[start : start + _TEXTS_AT_ONCE] for start in range(0, len(others), _TEXTS_AT_ONCE))
+    of_others = chain.from_iterable(map(_folded, groups))
+    plain = [text.encode().translate(lower, punctuation) if text.isascii() else next(of_others) for text in texts]
+    return [
+        words if words and not words.isspace() else hashlib.blake2b(text.encode()).hexdigest().encode()
+        for words, text in zip(plain, texts, strict=True)
+    ]
+
+
+def _folded(texts: Sequence[str]) -> list[bytes]:
+    joined = _BETWEEN.join([text.replace(_BETWEEN, "") for text in texts])
+    encoded = joined.encode("utf-16-le")
+    if len(encoded) > 2 * len(joined):  # Characters beyond the first 65,536 are two units, and stay unless invisible.
+        encoded = _invisible_beyond_units().sub("", joined).encode("utf-16-le")
+    units = _tables()[0][np.frombuffer(encoded, "<u2")]
+    units = units[units != _DELETED]
+    late = np.flatnonzero(units >= _WITHOUT_SPACES[0])
+    alone = late[np.searchsorted(_WITHOUT_SPACES, units[late], side="right") % 2 == 1]
+    if alone.size:
+        units = np.insert(units, np.concatenate([alone, alone + 1]), _SPACE)
+    content: str = units.astype("<u2", copy=False).tobytes().decode("utf-16-le")
+    return content.encode().split(_BETWEEN.encode())
 
 
 @cache
@@ -92,13 +128,21 @@ def _tables() -> tuple[npt.NDArray[np.uint16], bytes, bytes]:
     """What becomes of each unit of UTF-16; for ASCII the same as `bytes.translate` takes it."""
     folded = np.arange(1 << 16, dtype=np.uint16)
     for unit, character in enumerate(map(chr, range(1 << 16))):
-        if character.isspace():
+        category = unicodedata.category(character)
+        if character.isspace() or character in _DASHES:
             folded[unit] = _SPACE
-        elif unicodedata.category(character)[0] == "P" or character in string.punctuation:
+        elif category[0] == "P" or category == "Cf" or character in string.punctuation:
             folded[unit] = _DELETED
         elif len(lower := character.lower()) == 1:
             folded[unit] = ord(lower)
     return folded, folded.astype(np.uint8)[:256].tobytes(), bytes(np.flatnonzero(folded[:128] == _DELETED).tolist())
+
+
+@cache
+def _invisible_beyond_units() -> re.Pattern[str]:
+    # Of the planes beyond the first, only two have any: all are 20 times as many to look at.
+    characters = map(chr, (*range(0x10000, 0x20000), *range(0xE0000, 0xE1000)))
+    return re.compile(f"[{''.join(each for each in characters if unicodedata.category(each) == 'Cf')}]")
 
 
 def _mixed(hashes: Hashes) -> Hashes:

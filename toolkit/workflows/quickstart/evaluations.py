@@ -12,8 +12,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from toolkit.core.console import quiet_transformers
 from toolkit.data import Corpus
 from toolkit.finetuning.sc.examples import read_class, to_examples
-from toolkit.finetuning.tables import read_table
 from toolkit.run.data import RunData
+from toolkit.tables import read_table
 from toolkit.training.batching import EvaluationBatches
 
 _TOKENS_AT_ONCE = 1 << 22

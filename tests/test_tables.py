@@ -1,9 +1,11 @@
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.tables import read_table
+from toolkit.tables import read_table
 
 
 def test_tsv_has_no_quoting(tmp_path):
@@ -44,6 +46,14 @@ def test_jsonl_keeps_types_and_ends_lines_at_newline_only(tmp_path):
     assert table.rows[1]["label"] is True
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_json_may_be_one_array_or_lines(tmp_path, name):
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 2}]
+    for content in (json.dumps(rows, indent=1), "\n".join(map(json.dumps, rows))):
+        (tmp_path / name).write_text(content)
+        assert read_table(tmp_path / name).rows == rows
+
+
 def test_parquet_keeps_types(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", "b"], "label": pa.array([3, 4], pa.int8())}), path)
@@ -66,7 +76,8 @@ def test_parquet_keeps_types(tmp_path):
         ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: duplicate column names"),
         ("a.csv", b'text,label\n"a,b\n', r"a\.csv, line 2: not valid CSV"),
         ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'["a"]\n', r"a\.jsonl, line 1: expected a JSON object, got a list"),
+        ("a.jsonl", b'{"a": 1}\n["a"]\n', r"a\.jsonl, row 2: expected a JSON object, got a list"),
+        ("a.json", b'[\n{"text" "a"}]', r"a\.json, line 2: not valid JSON: Expecting ':' delimiter, column 9"),
         ("a.tsv", b"text\tlabel\n\xff\tb\n", r"a\.tsv: not valid UTF-8 at byte 11"),
         ("a.parquet", b"PAR1, it is not", r"a\.parquet: not a valid Parquet file"),
     ],

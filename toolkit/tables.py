@@ -1,0 +1,210 @@
+r"""Tables in files: rows of CSV, TSV, JSON and Parquet, with one message for each thing that can be wrong with a file.
+
+`.tsv` and `.txt` are cut at tabs and have no quoting: a quotation mark is a character like any other. `.csv` is quoted
+as RFC 4180 says. In all three every value is a string; `.json`, `.jsonl` and `.parquet` keep their types. Lines end at
+`\n` (or `\r\n`) only.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted, json_kind
+
+_WITH_TABS, _WITH_HEADER = (".tsv", ".txt"), (".tsv", ".txt", ".csv")
+ENDINGS = (*_WITH_HEADER, ".jsonl", ".json", ".parquet")
+_WHAT_TO_GIVE = f"Give a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file."
+
+
+def read_text(path: Path, *, what_to_give: str) -> str:
+    """Content of a file in UTF-8, with or without a byte order mark; `what_to_give` ends the message without it."""
+    with _opened(path, what_to_give=what_to_give) as file:
+        return _decoded(str(path), file)
+
+
+@contextmanager
+def _opened(path: Path, *, what_to_give: str) -> Iterator[BinaryIO]:
+    if not path.is_file():
+        raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. {what_to_give}")
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(
+            f"could not read {path}: {error.strerror or error}. Check its permissions, or give another file."
+        ) from error
+
+
+def _decoded(place: str, file: BinaryIO) -> str:
+    try:
+        return file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from error
+
+
+def load_any_json(content: str | bytes) -> Any:
+    """The value of JSON, as sources are read: `json` decides about what `orjson`, which is faster, refuses (NaN).
+
+    Integers of more than 64 bits become floats. A ValueError where there is no value, a JSONDecodeError where the
+    content is not JSON.
+    """
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(content if isinstance(content, str) else content.decode())
+        except RecursionError:
+            raise ValueError("lists or objects are nested too deep") from None
+
+
+def load_json(content: str | bytes) -> Any:
+    r"""The value of JSON whose strings can be tokenized, and written again; errors as of `load_any_json`."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError:
+        value = load_any_json(content)
+        # A ValueError for half of a pair such as \ud83d\ude00, which `orjson` does not take.
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+
+
+def parse_object(place: str, line: str | bytes) -> dict[str, Any]:
+    """The JSON object of a line."""
+    return _object(place, _parse_line(place, line, load_json))
+
+
+def _parse_line(place: str, line: str | bytes, load: Callable[[str | bytes], Any]) -> Any:
+    try:
+        return load(line)
+    except json.JSONDecodeError as error:
+        raise _not_json(place, error) from error
+    except ValueError as error:
+        raise UserError(f"{place}: could not be read: {error}. Correct that line.") from error
+
+
+def _not_json(place: str, error: json.JSONDecodeError) -> UserError:
+    return UserError(f"{place}: not valid JSON: {error.msg}, column {error.colno}. Correct that line.")
+
+
+def _object(place: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{place}: expected a JSON object, got {json_kind(value)}. Write one object per line.")
+    return value
+
+
+def iterate_rows(
+    place: str, ending: str, file: BinaryIO, *, load: Callable[[str | bytes], Any] = load_json
+) -> Iterator[tuple[int, Any]]:
+    """The rows of an open file, with the numbers of their lines; of an array and of Parquet rows are counted, from 1.
+
+    A row is a list of strings (`.csv`, `.tsv`; the first one may be a header), or what the file holds.
+
+    Args:
+        place: the file's name, for messages.
+        ending: the file's format, one of `ENDINGS`.
+        load: reads JSON: `load_json` or `load_any_json`.
+    """
+    if ending == ".parquet":
+        yield from enumerate(_parquet_rows(place, file), start=1)
+    elif ending == ".csv":
+        yield from _csv_rows(place, _decoded(place, file))
+    elif ending in _WITH_TABS:
+        lines = _decoded(place, file).removesuffix("\n").split("\n")
+        yield from ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
+    else:
+        yield from _json_rows(place, ending, _decoded(place, file), load)
+
+
+def _csv_rows(place: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    # Of the whole process, like the limit of 131,072 characters that it replaces, which is less than a novel.
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        yield from ((reader.line_num, cells) for cells in reader if cells)
+    except csv.Error as error:
+        raise UserError(f"{place}, line {reader.line_num}: not valid CSV: {error}. Correct that line.") from error
+
+
+def _json_rows(place: str, ending: str, text: str, load: Callable[[str | bytes], Any]) -> Iterator[tuple[int, Any]]:
+    if ending == ".json" or re.match(r"\s*\[", text):
+        try:
+            value = load(text)
+        except json.JSONDecodeError as error:
+            if error.msg != "Extra data":
+                raise _not_json(f"{place}, line {error.lineno}", error) from error
+        except ValueError as error:
+            raise UserError(f"{place}: could not be read: {error}. Correct it.") from error
+        else:
+            yield from enumerate(value if isinstance(value, list) else [value], start=1)
+            return
+    # Not splitlines(): U+0085 and U+2028 may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, _parse_line(f"{place}, line {number}", line, load)
+
+
+def _parquet_rows(place: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        for batch in pq.ParquetFile(file).iter_batches():
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(f"{place}: not a valid Parquet file. Download it again, or give another one.") from error
+
+
+TableRow = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file, and the names of its columns."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: list[TableRow]
+
+
+def read_table(path: Path) -> Table:
+    """Read a file of one of the `ENDINGS`."""
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
+        raise UserError(f"{path}: expected a table of examples, got {kind}. {_WHAT_TO_GIVE}")
+    with _opened(path, what_to_give=_WHAT_TO_GIVE) as file:
+        numbered = list(iterate_rows(str(path), ending, file))
+    if ending in _WITH_HEADER:
+        columns, rows = _with_header(path, numbered)
+    else:
+        rows = [_object(f"{path}, row {number}", row) for number, row in numbered]
+        columns = tuple(dict.fromkeys(key for row in rows for key in row))
+    if not rows:
+        raise UserError(f"{path}: no examples in this file. Give one with a row per example.")
+    return Table(path, columns, rows)
+
+
+def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[TableRow]]:
+    if not any(any(cells) for _, cells in lines):
+        raise UserError(f"{path}: the file is empty. Give one whose first line names the columns.")
+    (_, header), *body = lines
+    if len(set(header)) < len(header):
+        raise UserError(f"{path}: duplicate column names: {', '.join(header)}. Rename one.")
+    for number, cells in body:
+        if len(cells) != len(header):
+            raise UserError(
+                f"{path}, line {number}: {counted(len(cells), 'field')}, but the first line names "
+                f"{counted(len(header), 'column')}: {', '.join(header)}. Correct that line."
+            )
+    return tuple(header), [dict(zip(header, cells, strict=True)) for _, cells in body]
