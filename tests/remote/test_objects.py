@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.remote import objects
-from toolkit.remote.objects import download, is_url, list_objects, plain_name, put, read
+from toolkit.remote.objects import download, is_url, list_objects, put, read
 
 
 def test_what_is_put_is_listed_and_read(tmp_path: Path, bucket: str) -> None:
@@ -114,10 +114,3 @@ def test_what_is_a_url() -> None:
         *(True, True),
         *(False,) * 4,
     ]
-
-
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x"])
-def test_no_name_leads_out_of_the_folder(name: str) -> None:
-    assert plain_name("s3://b", "a/b..c") == "a/b..c"
-    with pytest.raises(UserError, match=r"s3://b names a file outside of it"):
-        plain_name("s3://b", name)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tokenization.hub import with_retries
@@ -109,16 +109,6 @@ def put(path: Path, url: str) -> None:
         storage.put_file(str(path), key)
 
     _asked(url, "write", upload)
-
-
-def plain_name(url: str, name: str) -> str:
-    """A name that another object gives for one below a URL; a UserError where it leads elsewhere."""
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise UserError(
-            f"{url} names a file outside of it: {name}. Only files of its own folder can be in object storage: make a "
-            "corpus that holds its shards (`toolkit preprocess`)."
-        )
-    return name
 
 
 def _opened(url: str) -> tuple[Any, str]:

@@ -15,7 +15,8 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint, quoted
-from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
+from toolkit.core.types import FileName
+from toolkit.data.corpus.shard_table import Count, Sha256, ShardEntry, ShardTable, read_entries
 
 CORPUS_MANIFEST = "corpus.json"
 DROPPED_FILE = "dropped.jsonl"
