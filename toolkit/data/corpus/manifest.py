@@ -120,6 +120,8 @@ class CorpusManifest(Settings):
     """Number of rows left out, by reason."""
     dropped: DroppedEntry | None = None
     """Those of them that hold a text; None where all texts are kept."""
+    command_sha256: Sha256 | None = None
+    """Hash of the options and sources of the command that made it; None of a holdout, and of adopted pairs."""
     shards: Annotated[Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(ShardTable.as_dicts)]
     """The files, in order."""
     manifest_sha256: str = ""
@@ -227,7 +229,7 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    for optional in ("tokenizer_files", "dropped"):
+    for optional in ("tokenizer_files", "dropped", "command_sha256"):
         if content[optional] is None:
             del content[optional]
     for key in ("source", "encoding"):
