@@ -26,12 +26,10 @@ class Cluster:
     def __init__(self) -> None:
         address = _address()
         self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
-        if (
-            address is not None
-            and not os.environ.get("RAY_ADDRESS")
-            and Path("~/.ray/auth_token").expanduser().is_file()
-        ):
-            # As Ray itself does for a cluster that it finds: only that of RAY_ADDRESS is to be told whether it has one.
+        has_token = bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
+        has_token = has_token or Path("~/.ray/auth_token").expanduser().is_file()
+        if address is not None and not os.environ.get("RAY_ADDRESS") and has_token:
+            # As Ray does where it finds a cluster itself; to that of RAY_ADDRESS it shows none unless it is told to.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         if address is None:
             # Read when Ray is imported. Without a token, it would leave one in the home folder, for which each later

@@ -61,14 +61,8 @@ class SlurmJobs:
             before = f"; job {old} ended as {ending}" if (ending := _ending(old := self._ids.get(name, ""))) else ""
             waits = [f"--dependency=afterok:{':'.join(behind)}"] if behind else []
             # A backslash takes its meaning for patterns from a character, and from all others of the name.
-            own = (
-                "--job-name",
-                name,
-                "--output",
-                re.sub(r"([%\\])", r"\\\1", str(log.absolute())),
-                "--open-mode=append",
-                "--kill-on-invalid-dep=yes",
-            )
+            output = re.sub(r"([%\\])", r"\\\1", str(log.absolute()))
+            own = ("--job-name", name, "--output", output, "--open-mode=append", "--kill-on-invalid-dep=yes")
             self._submit(name, ["sbatch", "--parsable", *own, *waits, *options, *command])
             self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "") + before
         console().print(f"{name}: job {self._ids[name]}, {self._states[name]}")
@@ -112,9 +106,8 @@ def _ending(number: str) -> str:
     for command in asked if number else ():
         if shutil.which(command[0]) is not None:
             done = subprocess.run([*command, number], capture_output=True, text=True, check=False, timeout=_SECONDS)
-            fields = [*re.findall(r"\b(?:JobState|Reason|ExitCode)=(\S+)", done.stdout)] or done.stdout.strip().split(
-                "|"
-            )
+            fields = re.findall(r"\b(?:JobState|Reason|ExitCode)=(\S+)", done.stdout)
+            fields = fields or done.stdout.strip().split("|")
             if done.returncode == 0 and len(fields) == 3:
                 return f"{fields[0].lower()} ({fields[1]}, exit code {fields[2]})"
     return ""
