@@ -5,6 +5,7 @@ requests; most of its calls, `snapshot_download` and those of `HfApi` among them
 `with_retries` wraps them.
 """
 
+import errno
 import http.client
 import os
 import re
@@ -20,6 +21,16 @@ _Result = TypeVar("_Result")
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Classes by name, with all below them: of Python, httpx, requests, botocore, aiohttp, google.auth and azure.core.
+_TRANSIENT = frozenset(
+    {
+        *("ConnectionError", "TimeoutError", "Timeout", "gaierror", "IncompleteRead", "IncompleteReadError"),
+        *("TransportError", "HTTPClientError", "ResponseParserError", "ClientConnectionError", "ClientPayloadError"),
+        *("ServiceRequestError", "ServiceResponseError"),
+    }
+)
+# Of an OSError of no class below it: what s3fs makes of a server in trouble, disks of the network; None: without one.
+_TRANSIENT_NUMBERS = (None, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.EREMOTEIO, errno.ESTALE)
 _MAX_WAIT_SECONDS = 300.0
 # Waits from this length on are reported.
 _REPORTED_SECONDS = 4.0
@@ -92,20 +103,19 @@ def with_retries(
     waits: Sequence[float],
     sleep: Callable[[float], object] = time.sleep,
     report: Callable[[str], object] | None = None,
-    is_transient: Callable[[Exception], bool] | None = None,
     describe: Callable[[Exception], str] | None = None,
 ) -> _Result:
-    """Call `ask`, and call it again after each wait if it failed with a transient error.
+    """Call `ask`, and call it again after each wait if it failed with a transient error (`is_transient`).
 
-    Transient are dropped connections, timeouts, server errors and rate limits. A server that says how long to wait is
-    obeyed, up to five minutes. Other errors, and the last one, are raised unchanged.
+    A server that says how long to wait is obeyed, up to five minutes. Other errors, and the last one, are raised
+    unchanged.
 
     Args:
         waits: seconds before each retry.
         report: is given a sentence before a wait of 4 seconds or more.
-        is_transient, describe: which errors are, and what that sentence says of one; default: those of the hub.
+        describe: what that sentence says of an error; default: as of one of the hub.
     """
-    is_transient, describe = is_transient or _is_transient, describe or _failure
+    describe = describe or _failure
     for wait in waits:
         try:
             return ask()
@@ -119,10 +129,14 @@ def with_retries(
     return ask()
 
 
-def _is_transient(error: Exception) -> bool:
-    """The same request may succeed later: a network failure, a rate limit or a server in trouble."""
-    status = _status(error)
-    return status in _TRANSIENT_STATUS if status is not None else is_network_error(error)
+def is_transient(error: Exception) -> bool:
+    """The same request may succeed later: a dropped connection, a timeout, a rate limit or a server in trouble."""
+    if (status := _status(error)) is not None:
+        return status in _TRANSIENT_STATUS
+    names = {kind.__name__ for kind in type(error).__mro__}
+    # The hub's client calls its offline mode a ConnectionError.
+    is_one = not _TRANSIENT.isdisjoint(names) and "OfflineModeIsEnabled" not in names
+    return is_one or (type(error) is OSError and error.errno in _TRANSIENT_NUMBERS)
 
 
 def is_network_error(error: Exception) -> bool:
@@ -173,8 +187,12 @@ def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
 
 
 def _status(error: Exception) -> int | None:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) else None
+    """HTTP status, where httpx, requests and azure, aiohttp, or gcsfs have it."""
+    found = (
+        getattr(getattr(error, "response", error), "status_code", None),
+        *map(error.__dict__.get, ("status", "code")),
+    )
+    return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
 
 
 def _requested_wait(error: Exception) -> float:

@@ -104,6 +104,18 @@ def test_a_manifest_without_a_field_is_refused_by_name(write: Callable[..., Path
         open_checkpoint(folder)
 
 
+def test_a_file_elsewhere_is_no_part_of_a_checkpoint(write: Callable[..., Path]) -> None:
+    folder = write(1)
+    manifest = read_manifest(folder)
+    for changed in (
+        {"files": {**manifest.files, "../secret": next(iter(manifest.files.values()))}},
+        {"tensors": {name: entry.model_copy(update={"file": "../x"}) for name, entry in manifest.tensors.items()}},
+    ):
+        (folder / "manifest.json").write_bytes(manifest_bytes(manifest.model_copy(update=changed)))
+        with pytest.raises(CheckpointError, match="expected the printable name of a file inside the folder"):
+            open_checkpoint(folder)
+
+
 def test_run_folder_root_and_step_folder_all_open(write: Callable[..., Path], root: Path) -> None:
     write(1)
     newest = write(2)

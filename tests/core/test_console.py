@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from toolkit.cli.exit_codes import print_error
 from toolkit.core.console import console, facts, survive_lost_output
 
 
@@ -23,6 +24,24 @@ def test_a_table_in_a_log_has_a_line_for_each_row_and_no_blanks_behind(capsys, m
     first, second = capsys.readouterr().out.splitlines()
     assert first == "short                value"
     assert second == "samples of the text  " + "word " * 40 + "end"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc é 🙂\u00a0", "a\tb\nc é 🙂\u00a0"),
+        ("\x1b]0;title\x07 \x1b[2J \r \x9b1m \u202e \udc80", r"\x1b]0;title\x07 \x1b[2J \r \x9b1m \u202e \udc80"),
+        ("s3://me:secret@host/a@b ftp:/me:secret@host", "s3://...@host/a@b ftp:/...@host"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+    ],
+)
+def test_a_terminal_obeys_nothing_that_is_printed_and_sees_no_password(capsys, text, shown):
+    print_error(text)
+    assert capsys.readouterr().err == f"error: {shown}\n"
+    table = facts()
+    table.add_row(text.partition("\n")[0].replace("\t", ""), "value")
+    console().print(table)
+    assert capsys.readouterr().out == shown.partition("\n")[0].replace("\t", "") + "  value\n"
 
 
 _PRINTS = """

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.core.errors import UserError
 from toolkit.core.files import (
     _private_folder,
     atomic_directory,
     atomic_file,
     atomic_write,
     cache_folder,
+    copy_files,
     hash_file,
     hash_folder,
+    is_inner_name,
 )
 
 
@@ -99,6 +102,31 @@ def test_a_hash_says_how_far_it_is(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     assert hash_file(tmp_path / "x", on_read=counts.append) == hashlib.sha256(content).hexdigest()
     assert (sum(counts), len(counts) > 1) == (2_500_000, True)
+
+
+def test_names_that_stay_in_their_folder() -> None:
+    assert all(map(is_inner_name, ["a", "a/b..c", "..a/ü é.json", ".a"]))
+    outside = ["", ".", "..", "../a", "a/../../b", "/a", "a/", "a//b", "./a", "a\n", "a\x1b[2J", "a\x00", "\udc80"]
+    assert not any(map(is_inner_name, outside))
+
+
+@pytest.mark.parametrize("link", ["notes", "folder"])
+def test_a_copy_has_what_is_named_and_follows_no_link(tmp_path: Path, link: str) -> None:
+    source, secret = tmp_path / "source", tmp_path / "secret"
+    source.mkdir()
+    secret.mkdir()
+    for path in (source / "a", secret / "x"):
+        path.write_bytes(b"123")
+    (source / "notes").symlink_to(secret / "x")
+    (source / "folder").symlink_to(secret)
+    digest = hashlib.sha256(b"123").hexdigest()
+    assert hash_folder(source) == {"a": digest}
+    copy_files(source, tmp_path / "copy", hash_folder(source))
+    assert _names(tmp_path / "copy") == ["a"]
+    with pytest.raises(UserError, match=r"source/.* is a link"):
+        copy_files(source, tmp_path / "copy", {"notes" if link == "notes" else "folder/x": digest})
+    with pytest.raises(UserError, match=r"source/a is damaged: expected SHA-256 0000.*, found a665"):
+        copy_files(source, tmp_path / "copy", {"a": "0" * 64})
 
 
 def test_a_user_without_a_home_has_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_any_number_of_shards_is_read_as_it_was_written(tmp_path: Path, num_shar
     """Entries are read a thousand at a time; names and sources hold what JSON has to escape."""
     base = read_manifest(write_token_corpus(tmp_path / "base", [np.arange(3)], vocabulary_size=10))
     entries = tuple(
-        ShardEntry(f'sh "{n}"\n  }},\n  {{\n', n, 3 * n, f"{n:064x}", f"{n + 1:064x}", f"ü\\\t{n}\n ]")
+        ShardEntry(f'sh "{n}"  }},  {{ \\ü', n, 3 * n, f"{n:064x}", f"{n + 1:064x}", f"ü\\\t{n}\n ]")
         for n in range(num_shards)
     )
     total = num_shards * (num_shards - 1) // 2
@@ -122,6 +122,13 @@ def test_another_layout_of_the_same_content_is_read_too(corpus: Path) -> None:
         ('"name": "shard-00001"', '"name": "shard-00000"', "two shards have the same name"),
         ('"name": "shard-00001"', '"name": ""', "shards.1.name"),
         ('"name": "shard-00001"', '"name": "a\\u0000b"', "shards.1.name"),
+        ('"name": "shard-00001"', '"name": "../shard-00001"', "shards.1.name: expected a printable name inside"),
+        ('"name": "shard-00001"', '"name": "/a/../shard-00001"', "shards.1.name"),
+        (
+            '"special_text_hits"',
+            f'"tokenizer_files": {{"/a": "{"0" * 64}"}}, "special_text_hits"',
+            "the printable name",
+        ),
         ('"source": "made up"', '"sauce": "made up"', "shards.0.source"),
         ('"dtype": "uint16"', '"dtype": "uint32"', "dtype"),
         ('"shards": [', '"shards": [1,', "shards.0"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import socket
 from contextlib import closing
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from tests.support.shares import Share
 from toolkit.core.errors import SettingsError
 from toolkit.execution import ray_actors
 from toolkit.execution.ray_actors import RayExecutor
-from toolkit.execution.ray_cluster import Cluster
+from toolkit.execution.ray_cluster import Cluster, _address
 from toolkit.execution.ray_worker import ClusterWorker, Setting
 from toolkit.execution.scheduling import run_work
 from toolkit.execution.work import Failed, Finished, Lost, Resources
@@ -136,6 +137,39 @@ def test_a_machine_that_does_not_see_the_folder_is_refused(cluster, folder):
             ready(executor)
     assert f"cannot run work: it does not see the folder {folder / 'workers'}" in str(error.value)
     assert "one file system" in str(error.value)
+
+
+@pytest.mark.parametrize("case", ["own", "another user's", "a link", "a pipe", "stale", "none"])
+def test_only_a_cluster_that_this_user_started_is_found(folder, monkeypatch, case):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    file = folder / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if case == "a link":
+            (folder / "file").write_text(address)
+            file.symlink_to(folder / "file")
+        elif case == "a pipe":
+            os.mkfifo(file)
+        elif case != "none":
+            file.write_text(address)
+        if case == "stale":
+            server.close()
+        if case == "another user's":
+            monkeypatch.setattr(os, "getuid", lambda: 1_000_001)
+            with pytest.raises(SettingsError, match=r"belongs to another user\. Set RAY_ADDRESS"):
+                _address()
+        else:
+            assert _address() == (address if case == "own" else None)
+
+
+def test_keys_of_object_storage_reach_workers(monkeypatch, folder):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
+    monkeypatch.setenv("OTHER_SECRET", "x")
+    environment = Setting(RUNNER, folder / "log", folder / "mark").environment
+    assert environment["AWS_ENDPOINT_URL"] == "http://minio:9000"
+    assert "OTHER_SECRET" not in environment
 
 
 def test_another_version_or_a_lost_working_directory_is_told(folder):

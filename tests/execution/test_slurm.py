@@ -24,6 +24,34 @@ def test_a_job_in_the_queue_is_submitted_once(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-2:] == ["a: job 3, submitted, behind job 2", "b: job 2, pending"]
 
 
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("sacct", "FAILED|NonZeroExitCode|2:0"),
+        ("scontrol", "JobId=1 JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0"),
+    ],
+)
+def test_how_a_job_ended_is_told_when_it_is_submitted_again(tmp_path, monkeypatch, capsys, program, printed):
+    slurm, told = Slurm(tmp_path, monkeypatch), tmp_path / "slurm" / "bin" / program
+    told.write_text(f'#!/bin/bash\n[[ ${{*: -1}} == 1 ]] && echo "{printed}"\n')
+    told.chmod(0o755)
+    keep(tmp_path, "a")
+    slurm.end_all()
+    keep(tmp_path, "a", "b")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "a: job 2, submitted; job 1 ended as failed (NonZeroExitCode, exit code 2:0)",
+        "b: job 3, submitted",
+    ]
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("a", "a"), ("50%j", r"50\%j"), ("a\\b", r"a\\b"), ("%\\%", r"\%\\\%")])
+def test_a_log_is_no_pattern(tmp_path, monkeypatch, name, pattern):
+    slurm = Slurm(tmp_path, monkeypatch)
+    SlurmJobs(tmp_path / "jobs.json").keep("x", ["--wrap", "true"], log=tmp_path / name)
+    words = slurm.words(1)
+    assert words[words.index("--output") + 1] == f"{tmp_path}/{pattern}"
+
+
 def test_another_job_with_its_number_is_not_it(tmp_path, monkeypatch):
     slurm = Slurm(tmp_path, monkeypatch)
     keep(tmp_path, "a")

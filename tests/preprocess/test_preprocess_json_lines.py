@@ -1,12 +1,15 @@
 """JSON lines are read by a fast parser; rows and reasons are those of a plain reader with `json`, line by line."""
 
 import codecs
+import gzip
 import json
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, iterate_spans, lines, rows
 from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import find_sources
@@ -110,6 +113,21 @@ def test_rows_and_reasons_are_those_of_a_plain_reader(path, written, end, has_ma
         written = [b"{}", *written]
     content = end.join(written) + (end if has_last_end and written else b"")
     check(path, (codecs.BOM_UTF8 if has_mark else b"") + content, span_bytes)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("txt_documents", ["file", "paragraph", "line"])
+def test_a_row_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, txt_documents):
+    monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
+    monkeypatch.setattr(lines, "_LARGEST_ROW_BYTES", 100)
+    opened = gzip.open if name.endswith(".gz") else open
+    for content, is_one in ((b"12345678\n\n" * 10, False), (b"1234567\n\n" + b"1" * 120 + b"\n\n12", True)):
+        with opened(tmp_path / name, "wb") as file:
+            file.write(content)
+        (source,) = find_sources([str(tmp_path / name)])
+        spans = iterate_spans(source, text_field="text", txt_documents=txt_documents)
+        with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes") if is_one else nullcontext():
+            _ = [row for span in spans for row in span.read()]
 
 
 @pytest.mark.parametrize("number", range(len(SPECIAL)))

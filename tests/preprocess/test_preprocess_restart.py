@@ -277,12 +277,24 @@ def test_a_damaged_ledger_is_refused_and_one_of_a_group_costs_this_group(prepare
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_a_finished_corpus_is_refused_and_replaced_on_request(prepare, sources, tmp_path):
+def test_a_finished_corpus_is_found_by_its_command_and_refused_to_others(
+    prepare, sources, tmp_path, tokenizer_folder, capsys
+):
     prepare(*sources, **GIVEN)
     (tmp_path / "corpus" / "notes.md").write_text("mine")
-
-    with pytest.raises(UserError, match=r"holds a finished corpus of 12 documents.*--overwrite"):
+    before = all_files(tmp_path / "corpus")
+    for others in ({}, {"workers": 2}, {"tasks": 3, "engine": "reference"}):
+        settings = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN, **others)
+        assert preprocess([*map(str, sources)], tmp_path / "corpus", settings=settings) is None
+        assert "corpus is already finished: 12 documents" in capsys.readouterr().out
+    another = r"holds a finished corpus of 12 documents from other sources or options: name another folder"
+    for source, options in ((sources, {}), (sources[:1], GIVEN), (sources, {**GIVEN, "mask_token": "id:3"})):
+        with pytest.raises(UserError, match=another):
+            prepare(*source, **options)
+    os.utime(sources[0])
+    with pytest.raises(UserError, match=another):
         prepare(*sources, **GIVEN)
+    assert all_files(tmp_path / "corpus") == before
     prepare(sources[0], max_bad_fraction=1, overwrite=True)
 
     assert Corpus(tmp_path / "corpus").num_documents == 6

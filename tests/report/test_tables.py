@@ -14,7 +14,7 @@ from toolkit.report.compare.comparisons import comparison_table
 from toolkit.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.report.compare.levels import Level, Seeds, configuration_level, model_level
 from toolkit.report.compare.score_tables import score_tables
-from toolkit.report.compare.tables import Table, rates_table, scores_csv
+from toolkit.report.compare.tables import Table, distinct_tables, rates_table, scores_csv
 from toolkit.report.read.results import Results, read_results
 
 # t of 97.5 % with one degree of freedom, so that two seeds 0.02 apart have the interval mean +- 0.1270620473617.
@@ -98,6 +98,18 @@ def test_sizes_have_their_own_tables(tmp_path: Path) -> None:
     assert [line[0] for line in small.rows] == ["a"]
     assert [line[0] for line in _table(level, "models-sc").rows] == ["a", "b"]
     assert _table(level, "models-sc").head[:3] == ("model", "size", "clm_share")
+
+
+def test_names_that_files_spell_alike_have_files_of_their_own(tmp_path: Path) -> None:
+    labels = {name: {"size": size} for name, size in {"a": "a/b", "b": "a-b", "c": "A b"}.items()}
+    level = model_level(_results(tmp_path, *_two_tasks("a"), *_two_tasks("b"), *_two_tasks("c"), labels=labels))
+    found = {table.name: table for table in distinct_tables(score_tables(level))}
+    rows = {name: [line[0] for line in table.rows] for name, table in found.items() if name.startswith("models-sc-")}
+    assert {name: rows[name] for name in ("models-sc-a-b", "models-sc-a-b-2", "models-sc-A-b-3")} == {
+        "models-sc-a-b": ["a"],
+        "models-sc-a-b-2": ["b"],
+        "models-sc-A-b-3": ["c"],
+    }
 
 
 def _pretrained_twice() -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:

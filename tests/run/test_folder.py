@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.files import hash_folder
 from toolkit.run import load_run
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
@@ -42,14 +43,15 @@ def test_the_tokenizer_stays_when_the_corpus_goes(tmp_path):
     write_run(tmp_path)
     folder, source = RunFolder(tmp_path / "run"), tmp_path / "corpus" / "tokenizer"
     folder.path.mkdir()
-    names = sorted(path.name for path in source.iterdir())
+    hashes = hash_folder(source)
+    names = sorted(hashes)
     (folder.path / ".tokenizer.old").mkdir()
     for _ in range(2):
-        folder.keep_tokenizer(source)
+        folder.keep_tokenizer(source, hashes)
         assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
     shutil.rmtree(source)
     with pytest.raises(CorpusError, match="could not copy the tokenizer"):
-        folder.keep_tokenizer(source)
+        folder.keep_tokenizer(source, hashes)
     assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
     assert sorted(path.name for path in folder.path.iterdir()) == ["tokenizer"]
 

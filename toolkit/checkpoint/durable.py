@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import torch
 
 from toolkit.checkpoint.manifest import FileEntry
-from toolkit.core.files import hash_folder, sync
+from toolkit.core.files import copy_files, hash_folder, sync
 
 _BLOCK_BYTES = 1 << 22
 _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
@@ -86,13 +85,16 @@ def stream_safetensors(
 
 
 def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
-    """Copy a folder of files durably; entries by path relative to the folder of `target`."""
-    shutil.copytree(source, target)
+    """Copy a folder of files durably, without links; entries by path relative to the folder of `target`."""
+    target.mkdir()
+    # With "strict", a folder that is gone is an error, and not one without files.
+    hashes = hash_folder(source.resolve(strict=True))
+    copy_files(source, target, hashes)
     for path in (*target.rglob("*"), target):
         sync(path)
     return {
         f"{target.name}/{name}": FileEntry(bytes=(target / name).stat().st_size, sha256=sha256)
-        for name, sha256 in hash_folder(target).items()
+        for name, sha256 in hashes.items()
     }
 
 

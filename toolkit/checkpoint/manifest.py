@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import CheckpointError
 from toolkit.core.settings import explain
-from toolkit.core.types import Vocabulary
+from toolkit.core.types import FileName, Vocabulary
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -39,7 +39,7 @@ class TensorEntry(_Entry):
     """Place of a parameter: `weights-FILE`, `exp_avg-FILE` and `exp_avg_sq-FILE` each hold one tensor of `shape`."""
 
     shape: tuple[int, ...]
-    file: str
+    file: FileName
 
 
 class LayoutEntry(_Entry):
@@ -131,7 +131,7 @@ class CheckpointManifest(_Entry):
     tensors: dict[str, TensorEntry]
     """Every parameter by its Hugging Face name."""
 
-    files: dict[str, FileEntry]
+    files: dict[FileName, FileEntry]
     """Every file of the folder but the manifest, by its path inside the folder."""
 
     losses: dict[str, float]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from toolkit.checkpoint.manifest import (
     tensor_file,
 )
 from toolkit.core.errors import CheckpointError
-from toolkit.core.files import hash_file
+from toolkit.core.files import copy_files, hash_file, is_linked
 from toolkit.core.text import quoted
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class Checkpoint:
     def tokenizer_folder(self) -> Path:
         """The tokenizer the run used, as a folder."""
         return self.path / TOKENIZER_FOLDER
+
+    @property
+    def tokenizer_files(self) -> dict[str, str]:
+        """SHA-256 of each of its files, by its path there."""
+        files, inside = self.manifest.files.items(), f"{TOKENIZER_FOLDER}/"
+        return {name.removeprefix(inside): entry.sha256 for name, entry in files if name.startswith(inside)}
 
     @property
     def names(self) -> list[str]:
@@ -94,6 +101,11 @@ class Checkpoint:
         weight = self._tensor("weights", name)
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy its files and manifest into an empty folder; a UserError where one is not what was written."""
+        copy_files(self.path, folder, {name: entry.sha256 for name, entry in self.manifest.files.items()})
+        shutil.copyfile(self.path / MANIFEST_NAME, folder / MANIFEST_NAME)
+
     def verify(self) -> None:
         """Hash every file; a CheckpointError names the first in order that is missing, or not what was written."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -111,6 +123,8 @@ class Checkpoint:
 
     def _problem(self, name: str, expected: FileEntry, *, is_hashed: bool) -> str | None:
         path = self.path / name
+        if is_linked(self.path, name):
+            return f"{path} is a link, or leads through one."
         try:
             # A wrong size is found without reading the file, and says more than a hash.
             if (size := path.stat().st_size) != expected.bytes:

@@ -7,6 +7,7 @@ import typer
 
 from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportArchitecture, ExportDtype, ExportForm
 from toolkit.core.errors import UserError
+from toolkit.core.text import terminal_safe
 
 if TYPE_CHECKING:
     from toolkit.conversion import ConversionReport, ImportReport
@@ -99,7 +100,7 @@ def _export(
     print(f"{report.checkpoint} (step {report.step:,}) as a {report.form} model in {report.dtype}:")
     print(f"  {report.architecture}")
     for note in report.notes:
-        print(f"  {note}")
+        print(terminal_safe(f"  {note}"))
     print(f"  {_comparison(report)}")
     print(f"wrote {report.out}: {', '.join(report.files)}")
 
@@ -113,7 +114,7 @@ def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | Non
     report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer)
     print(f"{report.model} ({report.family}, {report.num_parameters:,} parameters) as a checkpoint:")
     for change in report.changes:
-        print(f"  {change}")
+        print(terminal_safe(f"  {change}"))
     print(f"  {_comparison(report)}")
     print(f"wrote {report.out}. Next:")
     options = f"--tokenizer {quoted(report.out)}{report.preprocess_options} --output data/mine --holdout 0.001"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from toolkit.core.environment import check_numbers
 from toolkit.core.errors import ToolkitError, is_out_of_room
+from toolkit.core.text import terminal_safe
 from toolkit.parallel.launcher import read_launcher
 
 DEBUG_VARIABLE = "TOOLKIT_DEBUG"
@@ -19,7 +20,7 @@ _LONGEST_PATH = 80
 
 def print_error(message: str) -> None:
     """Print an error to standard error."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {terminal_safe(message)}", file=sys.stderr, flush=True)
 
 
 def print_error_on_rank_0(message: str) -> None:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from toolkit.core.text import terminal_safe
+
 EXAMPLES = (
     "toolkit verify data/corpus",
     "toolkit verify runs/mine",
@@ -19,4 +21,4 @@ def command(
     from toolkit.inspection import verify
 
     for line in verify(folder):
-        print(line)
+        print(terminal_safe(line))

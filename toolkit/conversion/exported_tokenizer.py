@@ -1,6 +1,5 @@
 """Tokenizer files of an exported folder."""
 
-import shutil
 from pathlib import Path
 
 from tokenization.backend import framing_post_processor
@@ -9,6 +8,7 @@ from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.conversion.masked_texts import with_mask_as_trained
 from toolkit.conversion.tokenizer import read_json, update_json, write_json
+from toolkit.core.files import copy_files
 
 _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 
@@ -25,7 +25,7 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
     """
     from tokenizers import Tokenizer
 
-    shutil.copytree(source.tokenizer_folder, folder, dirs_exist_ok=True)
+    copy_files(source.tokenizer_folder, folder, source.tokenizer_files)
     path, vocabulary = folder / _CONFIG, source.manifest.vocabulary
     changes: dict[str, object] = {
         "model_max_length": longest,

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
     from rich.table import Table
+    from rich.text import Text
+
+from toolkit.core.text import terminal_safe
 
 _SECONDS_BETWEEN_LINES = 10.0
 _LOG_COLUMNS = 1000
@@ -23,13 +26,18 @@ def console() -> "Console":
     """The console on standard output; made on demand, since importing rich costs start-up time."""
     from rich.console import Console
 
+    class _SafeConsole(Console):
+        def render_str(self, text: str, **options: Any) -> "Text":
+            """Text of every string that is printed, alone or in a table: names of files may hold anything."""
+            return super().render_str(terminal_safe(text), **options)
+
     # No markup: paths and tokens hold square brackets.
     plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
     if sys.stdout.isatty():
-        return Console(**plain)
+        return _SafeConsole(**plain)
     # In a log a row of a table is one line, without the blanks that fill its columns.
     width = None if "COLUMNS" in os.environ else _LOG_COLUMNS
-    return Console(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
+    return _SafeConsole(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
 
 
 def survive_lost_output() -> None:
@@ -158,7 +166,7 @@ class _Lines:
         self.say(text)
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        print(terminal_safe(text), flush=True)
 
 
 class _Bar:

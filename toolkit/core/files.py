@@ -7,11 +7,13 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BufferedRandom
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from toolkit.core.errors import UserError
 
 PARTIAL_FILES = ".*.partial"
 """Pattern for what a writer that was killed leaves behind."""
@@ -111,9 +113,35 @@ def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> 
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, by its path in the folder with `/` between the parts, in order."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    """SHA-256 of every file below a folder that is no link, by its path there with `/` between the parts, in order."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): hash_file(path) for path in paths}
+
+
+def is_inner_name(name: str) -> bool:
+    """A name that a manifest may give to a file of its folder: printable, relative, `/` between parts, none of them
+    empty, `.` or `..`.
+    """
+    return name.isprintable() and {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
+def is_linked(folder: Path, name: str) -> bool:
+    """True where a file of a folder, or a folder on the way to it, is a link, which may lead to any file there is."""
+    return any((folder / part).is_symlink() for part in [PurePath(name), *PurePath(name).parents[:-1]])
+
+
+def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
+    """Copy the files of a folder that a manifest names, with their SHA-256; a UserError for a link or another file."""
+    for name, expected in hashes.items():
+        path, copy = source / name, target / name
+        if is_linked(source, name):
+            raise UserError(f"{path} is a link, which is not copied. Put the file itself there.")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        if (found := hash_file(copy)) != expected:
+            raise UserError(
+                f"{path} is damaged: expected SHA-256 {expected[:12]}, found {found[:12]}. Copy {source} again."
+            )
 
 
 def cache_folder() -> Path:

@@ -1,9 +1,14 @@
 """Pieces of messages."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
+# What moves the cursor, colours, or turns the direction of writing, and halves of characters, which cannot be written.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+PASSWORD = re.compile(r"(?<=:/)(/?)[^/\s]*:[^/\s]*@")
+"""User and password in a URL, or in the path that one was taken for."""
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
 
 
@@ -43,6 +48,11 @@ def json_kind(value: Any) -> str:
 def printable(text: str) -> str:
     """Text on one line, without characters that move the cursor or change colours."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def terminal_safe(text: str) -> str:
+    """Text for a terminal, which obeys none of its characters, and without passwords of URLs. Line ends stay."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], PASSWORD.sub(r"\1...@", text))
 
 
 def quoted(path: object) -> str:

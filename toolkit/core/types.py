@@ -7,14 +7,27 @@ G rows in a step. `toolkit.model` has those of the model.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator
+
+from toolkit.core.files import is_inner_name
 
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
+
+
+def _inner_name(name: str) -> str:
+    if not is_inner_name(name):
+        raise ValueError("expected the printable name of a file inside the folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inner_name)]
+"""Name of a file as a manifest gives it, relative to the manifest's folder; see `is_inner_name`."""
 
 
 class AttentionKind(StrEnum):

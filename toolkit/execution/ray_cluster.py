@@ -26,6 +26,11 @@ class Cluster:
     def __init__(self) -> None:
         address = _address()
         self.name = "a new local Ray cluster" if address is None else f"the Ray cluster at {address}"
+        has_token = bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
+        has_token = has_token or Path("~/.ray/auth_token").expanduser().is_file()
+        if address is not None and not os.environ.get("RAY_ADDRESS") and has_token:
+            # As Ray does where it finds a cluster itself; to that of RAY_ADDRESS it shows none unless it is told to.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         if address is None:
             # Read when Ray is imported. Without a token, it would leave one in the home folder, for which each later
             # `ray start` of this user would ask.
@@ -82,8 +87,8 @@ def _options(address: str | None) -> dict[str, Any]:
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
-    # With "auto", Ray shows this user's token to a cluster of this machine, and to no other.
-    return {"address": address if os.environ.get("RAY_ADDRESS") else "auto"}
+    # Not "auto", with which Ray takes any process of this machine, of whatever user, that looks like a cluster.
+    return {"address": address}
 
 
 def _address() -> str | None:
@@ -101,8 +106,20 @@ def _address() -> str | None:
         return given
     # Written by `ray start`; it may be that of a cluster that has ended.
     current = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
-    found = current.read_text(encoding="utf-8").strip() if current.is_file() else ""
-    return found if found and _silence(found) is None else None
+    try:
+        with open(os.open(current, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
+            owner, found = os.fstat(file.fileno()).st_uid, file.read().strip()
+    except (OSError, ValueError):
+        return None
+    if not found or _silence(found) is not None:
+        return None
+    if owner != os.getuid():
+        # Its owner would run our work, and get our tokens.
+        raise SettingsError(
+            f"a Ray cluster runs at {found}, but {current}, which says so, belongs to another user. Set "
+            "RAY_ADDRESS=HOST:PORT to the cluster to use, or RAY_ADDRESS=local to start one."
+        )
+    return found
 
 
 def _silence(address: str) -> str | None:

@@ -13,10 +13,25 @@ from toolkit.execution.work import Work
 from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redirect_output
 
 _PASSED_ON = (
-    *("ATEN_", "CUBLAS_", "DNNL_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *(
+        "ATEN_",
+        "AWS_",
+        "CUBLAS_",
+        "DNNL_",
+        "FSSPEC_",
+        "GOMP_",
+        "HF_",
+        "KMP_",
+        "MKL_",
+        "NCCL_",
+        "NVIDIA_",
+        "OMP_",
+        "ONEDNN_",
+        "OPENBLAS_",
+    ),
     *("DS_ACCELERATOR", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
 )
-"""First letters of environment variables that results, caches and the hub depend on."""
+"""First letters of environment variables that results, caches, the hub and object storage depend on, keys included."""
 _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokenizers", "torch", "transformers")
 
 

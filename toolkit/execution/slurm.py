@@ -5,6 +5,7 @@ proof: Slurm takes that on a job it has forgotten for fulfilled, so a job looks 
 """
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,10 +58,13 @@ class SlurmJobs:
         well before it begins: where one does not, Slurm removes it.
         """
         if name not in self.live:
+            before = f"; job {old} ended as {ending}" if (ending := _ending(old := self._ids.get(name, ""))) else ""
             waits = [f"--dependency=afterok:{':'.join(behind)}"] if behind else []
-            own = ("--job-name", name, "--output", str(log), "--open-mode=append", "--kill-on-invalid-dep=yes")
+            # A backslash takes its meaning for patterns from a character, and from all others of the name.
+            output = re.sub(r"([%\\])", r"\\\1", str(log.absolute()))
+            own = ("--job-name", name, "--output", output, "--open-mode=append", "--kill-on-invalid-dep=yes")
             self._submit(name, ["sbatch", "--parsable", *own, *waits, *options, *command])
-            self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "")
+            self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "") + before
         console().print(f"{name}: job {self._ids[name]}, {self._states[name]}")
 
     def keep_equal(
@@ -94,6 +98,19 @@ class SlurmJobs:
         self.num_submitted += 1
         # After each: what is in the queue is known however this command ends.
         atomic_write(self._file, json.dumps(self._ids, indent=2) + "\n")
+
+
+def _ending(number: str) -> str:
+    """How a job ended, which is not in the queue, and why; empty where Slurm does not know, or no longer."""
+    asked = ("sacct", "-X", "-n", "-P", "--format=State,Reason,ExitCode", "-j"), ("scontrol", "-o", "show", "job")
+    for command in asked if number else ():
+        if shutil.which(command[0]) is not None:
+            done = subprocess.run([*command, number], capture_output=True, text=True, check=False, timeout=_SECONDS)
+            fields = re.findall(r"\b(?:JobState|Reason|ExitCode)=(\S+)", done.stdout)
+            fields = fields or done.stdout.strip().split("|")
+            if done.returncode == 0 and len(fields) == 3:
+                return f"{fields[0].lower()} ({fields[1]}, exit code {fields[2]})"
+    return ""
 
 
 def _states(ids: Mapping[str, str]) -> dict[str, str]:

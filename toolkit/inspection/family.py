@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.checkpoint.folders import latest_step
+from toolkit.core.text import terminal_safe
 from toolkit.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def family_tree(run: Path) -> "Tree | None":
             children.setdefault(parent, []).append((folder, taken))
     if not children:
         return None
-    tree = Tree(Text.assemble(("Family", "bold"), f"\n{_name(top, run)}"))
+    tree = Tree(Text.assemble(("Family", "bold"), terminal_safe(f"\n{_name(top, run)}")))
     _grow(tree, top, children, run, seen={top})
     return tree
 

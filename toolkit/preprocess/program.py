@@ -32,7 +32,7 @@ from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
 from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.folder import complete_corpus, open_ledger, start_over
+from toolkit.preprocess.writer.folder import command_digest, complete_corpus, finished_corpus, open_ledger, start_over
 from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
@@ -51,7 +51,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         output: the corpus folder; made if it is missing.
 
     Returns:
-        None where jobs of Slurm, or other commands, finish the corpus.
+        None where the corpus is finished already, or jobs of Slurm, or other commands, finish it.
 
     Raises:
         UserError: a source or the folder cannot be used, or too many rows are bad.
@@ -70,7 +70,13 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
-            choice = _open(corpus, tokenizer)
+            found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
+            choice = _open(corpus, tokenizer) if found is None else None
+        if found is not None:
+            console().print(f"{output} is already finished: {found.documents:,} documents, {found.tokens:,} tokens.")
+            if settings.sequence_length is not None:
+                _pack(output, settings.sequence_length)
+            return None
         if settings.executor == "slurm":
             submit(corpus, sources)
             return None
@@ -151,6 +157,7 @@ def _complete(
     if settings.holdout:
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
     listed = take_dropped(output / GROUPS_FOLDER, output)
+    assert ledger.key is not None
     for folder, shards, counts, skipped in corpora:
         manifest = complete_corpus(
             folder,
@@ -162,6 +169,7 @@ def _complete(
             skipped=skipped,
             sources=tally.sources if folder == output else {},
             dropped=listed if folder == output else None,
+            command_sha256=command_digest(ledger.key) if folder == output else None,
         )
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)

@@ -219,7 +219,7 @@ def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings)
     words = [f"--{name}={value}" for name in ("exclude", "without") for value in given.pop(name, ())]
     words += [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     words += ["--no-eod"] * (not settings.add_eod) + ["--no-bos"] * (not settings.add_bos)
-    return [sys.executable, "-m", "toolkit.cli", "preprocess", *sources, f"--output={output}", *words]
+    return [sys.executable, "-m", "toolkit.cli", "preprocess", f"--output={output}", *words, "--", *sources]
 
 
 def logs_folder(output: Path) -> Path:

@@ -22,9 +22,9 @@ from threading import RLock
 from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError, UserError
-from toolkit.core.files import atomic_write, cache_folder, unfinished
+from toolkit.core.files import atomic_write, cache_folder, is_inner_name, unfinished
 from toolkit.core.locks import locked_file
-from toolkit.remote.objects import download, list_objects, plain_name, read
+from toolkit.remote.objects import download, list_objects, read
 
 _CORPUS_MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer/"
@@ -142,7 +142,7 @@ class CachedCorpus:
                 f"no corpus at {url}: {error}\n"
                 f"Make one with `toolkit preprocess SOURCE --tokenizer TOK --output {url}`."
             ) from error
-        self._objects = list_objects(url)
+        self._objects = {name: found for name, found in list_objects(url).items() if is_inner_name(name)}
         self.folder = cache.folder / hashlib.sha256(content).hexdigest()[:32]
         manifest = self.folder / _CORPUS_MANIFEST
         with locked_file(cache.folder / f".{self.folder.name}.lock"):
@@ -153,14 +153,14 @@ class CachedCorpus:
                 atomic_write(manifest, content)
 
     def size(self, name: str) -> int:
-        """Size of a file, in bytes; a CorpusError where it is not there."""
+        """Size of a file, in bytes; a CorpusError where none is there whose name leads into this folder."""
         if (found := self._objects.get(name)) is None:
             raise CorpusError(f"{self.url}/{name}, which corpus.json names, does not exist. Upload the corpus again.")
         return found.num_bytes
 
     def fetch_index(self, name: str, sha256: str) -> None:
         """Bring the .idx of a shard into the folder, where it stays."""
-        path, size = self._place(f"{name}.idx"), self.size(f"{name}.idx")
+        size, path = self.size(f"{name}.idx"), self._place(f"{name}.idx")
         if not _is_there(path, size):
             with locked_file(_lock_file(path)):
                 if not _is_there(path, size):
@@ -179,7 +179,7 @@ class CachedCorpus:
         return cache.open(self._place(f"{name}.bin"), size, fetch, open_shard)
 
     def _place(self, name: str) -> Path:
-        path = self.folder / plain_name(self.url, name)
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -188,12 +188,13 @@ class CachedCorpus:
 
     def _fetch_tokenizer(self, content: bytes) -> None:
         try:
-            hashes = json.loads(content).get("tokenizer_files") or {}
-        except (ValueError, AttributeError):
+            hashes = dict(json.loads(content).get("tokenizer_files") or {})
+        except (ValueError, AttributeError, TypeError):
             raise CorpusError(f"{self.url}/{_CORPUS_MANIFEST} is damaged: it is not JSON. Upload it again.") from None
-        for name in self._objects:
-            if name.startswith(_TOKENIZER):
-                self._download(name, self._place(name), sha256=hashes.get(name.removeprefix(_TOKENIZER)))
+        listed = {name.removeprefix(_TOKENIZER): None for name in self._objects if name.startswith(_TOKENIZER)}
+        for name, sha256 in (hashes or listed).items():
+            self.size(f"{_TOKENIZER}{name}")
+            self._download(f"{_TOKENIZER}{name}", self._place(f"{_TOKENIZER}{name}"), sha256=sha256)
 
 
 def _lock_file(path: Path) -> Path:

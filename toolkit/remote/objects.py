@@ -4,18 +4,18 @@ fsspec finds the file system by the URL's scheme; endpoint and keys are what its
 (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, ... or ~/.aws).
 """
 
-import errno
 import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenization.hub import with_retries
+from tokenization.hub import is_transient, with_retries
 from toolkit.core.errors import UserError
 from toolkit.core.files import hash_file, unfinished
+from toolkit.core.text import PASSWORD, terminal_safe
 
 WAITS_SECONDS: tuple[float, ...] = (0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60)
 """Between tries of one request: four minutes in all, and less than ranks wait for one another."""
@@ -112,16 +112,6 @@ def put(path: Path, url: str) -> None:
     _asked(url, "write", upload)
 
 
-def plain_name(url: str, name: str) -> str:
-    """A name that another object gives for one below a URL; a UserError where it leads elsewhere."""
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-        raise UserError(
-            f"{url} names a file outside of it: {name}. Only files of its own folder can be in object storage: make a "
-            "corpus that holds its shards (`toolkit preprocess`)."
-        )
-    return name
-
-
 def _opened(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
@@ -135,26 +125,27 @@ def _object(entry: dict[str, Any]) -> Object:
 
 
 def _asked(url: str, verb: str, ask: Callable[[], _Result]) -> _Result:
+    scheme = url.partition("://")[0]
+    if scheme in ("http", "https"):
+        raise UserError(
+            f"{terminal_safe(url)} is a file on the web, and not object storage (s3://BUCKET/KEY). Download it and "
+            "give the file; of a data set on the hub, give its name (organization/name)."
+        )
+    if PASSWORD.search(url):
+        own = f"FSSPEC_{scheme.upper()}_USERNAME and FSSPEC_{scheme.upper()}_PASSWORD"
+        raise UserError(
+            f"{terminal_safe(url)} holds a password, which run files and logs would show. Leave it out, and set "
+            f"{'AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY' if scheme == 's3' else own} in the environment."
+        )
     try:
         return with_retries(
             ask,
             waits=WAITS_SECONDS,
             report=lambda text: print(text, flush=True),
-            is_transient=_is_transient,
             describe=lambda error: f"could not {verb} {url} ({_reason(error)})",
         )
     except Exception as error:
         raise UserError(_message(url, verb, error)) from error
-
-
-def _is_transient(error: Exception) -> bool:
-    """Not what another try cannot mend; file systems raise what they like when a server is away."""
-    permanent = (
-        *(FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError),
-        *(ImportError, ValueError, TypeError, AttributeError, UserError),
-    )
-    is_wrong = isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.ENOSPC)
-    return not (isinstance(error, permanent) or is_wrong or _has_no_keys(error))
 
 
 def _has_no_keys(error: Exception) -> bool:
@@ -172,13 +163,17 @@ def _message(url: str, verb: str, error: Exception) -> str:
         remedy = "the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's"
     elif isinstance(error, PermissionError) or _has_no_keys(error):
         remedy = "the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and what they allow"
-    else:
+    elif is_transient(error):
         remedy = "the network and AWS_ENDPOINT_URL, and start again; what is finished is kept"
+    else:
+        remedy = f"the URL, and the settings of {scheme}:// (AWS_ENDPOINT_URL, ~/.aws, FSSPEC_*)"
     return f"could not {verb} {url}: {_reason(error)}. Check {remedy}."
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError) and error.strerror is None and "xist" not in str(error):
         return "no such object"
+    if isinstance(error, LookupError):
+        return repr(error)
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text.strip().partition("\n")[0].rstrip(".") or type(error).__name__

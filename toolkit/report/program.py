@@ -16,7 +16,7 @@ from toolkit.report.compare.comparisons import comparison_table, difference_tabl
 from toolkit.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.report.compare.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.report.compare.score_tables import score_tables, study_table
-from toolkit.report.compare.tables import IntervalKind, Table, missing_table, rates_table, scores_csv
+from toolkit.report.compare.tables import IntervalKind, Table, distinct_tables, missing_table, rates_table, scores_csv
 from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
@@ -134,7 +134,9 @@ def _compose(
     command: str,
 ) -> tuple[dict[str, str | bytes], Contents]:
     texts: dict[str, str | bytes] = {}
-    scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
+    scores = distinct_tables(
+        table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))
+    )
     tests = tuple(table for level in levels if (table := comparison_table(level, baseline)) is not None)
     rates = None if results is None else rates_table(results, levels[-1])
     missing = None if results is None else missing_table(results)

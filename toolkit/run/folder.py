@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_
 from toolkit.checkpoint.read import Checkpoint, newest_intact
 from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
-from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write
+from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write, copy_files
 from toolkit.core.locks import is_held, locked_folder
 from toolkit.core.text import quoted
 
@@ -117,16 +117,16 @@ class RunFolder:
             ) from error
         return config
 
-    def keep_tokenizer(self, source: Path) -> None:
-        """Copy the corpus's tokenizer here, so that checkpoints do not need the corpus folder."""
+    def keep_tokenizer(self, source: Path, hashes: Mapping[str, str]) -> None:
+        """Copy the files of the corpus's tokenizer here, so that checkpoints do not need the corpus folder."""
         old = self.path / ".tokenizer.old"
         try:
             shutil.rmtree(old, ignore_errors=True)
             with atomic_directory(self.tokenizer) as folder:
-                shutil.copytree(source, folder, dirs_exist_ok=True)
+                copy_files(source, folder, hashes)
                 if self.tokenizer.exists():
                     self.tokenizer.rename(old)
-        except (OSError, shutil.Error) as error:
+        except OSError as error:
             raise CorpusError(
                 f"could not copy the tokenizer {source} to {self.tokenizer}: {error}. Make the first readable and the "
                 "second writable."

@@ -11,11 +11,12 @@ from typing import Self
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_of
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, parse_manifest, read_manifest
+from toolkit.checkpoint.read import Checkpoint
 from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
-from toolkit.remote import download, list_objects, plain_name, put, read
+from toolkit.remote import download, list_objects, put, read
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_run, saved_settings
 
@@ -48,7 +49,7 @@ class RemoteCheckpoint:
         try:
             with atomic_directory(folder) as target:
                 for name, entry in self.manifest.files.items():
-                    path = target / plain_name(self.url, name)
+                    path = target / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     download(f"{self.url}/{name}", path, num_bytes=entry.bytes, sha256=entry.sha256)
                 (target / MANIFEST_NAME).write_bytes(self.content)
@@ -91,5 +92,6 @@ def copy_checkpoint(folder: Path, url: str) -> None:
                 check_same_run(parse_manifest(there, last).settings, saved_settings(manifest))
         except SettingsError as error:
             raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
+    Checkpoint(folder, manifest).check_sizes()
     for name in (*manifest.files, MANIFEST_NAME):
         put(folder / name, f"{url}/{name}")

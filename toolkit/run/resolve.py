@@ -64,7 +64,8 @@ class PreparedRun(ResolvedRun):
             # They say how it was trained.
             return
         folder.write_resolved(to_toml(self.settings), dict(self.division.ds_config))
-        folder.keep_tokenizer(self.data.corpus.tokenizer_folder)
+        corpus = self.data.corpus
+        folder.keep_tokenizer(corpus.tokenizer_folder, corpus.tokenizer_files)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from toolkit.core.errors import LostRankError, ToolkitError, UserError
 from toolkit.core.processes import end_with
+from toolkit.core.text import terminal_safe
 from toolkit.engine.ranks import has_joined
 from toolkit.parallel.launcher import STARTER_VARIABLE, check_launcher, read_launcher
 from toolkit.run import RunFolder
@@ -55,7 +56,7 @@ def own_errors_reported() -> Iterator[None]:
         yield
     except LostRankError as error:
         if error.is_told_here and (rank := read_launcher().rank) != 0:
-            print(f"error: rank {rank}: {error}", file=sys.stderr, flush=True)
+            print(terminal_safe(f"error: rank {rank}: {error}"), file=sys.stderr, flush=True)
         raise
     except UserError as error:
         ours = read_launcher()
@@ -63,7 +64,7 @@ def own_errors_reported() -> Iterator[None]:
             if not has_joined() and ours.local_rank != 0:
                 # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
                 time.sleep(_SECONDS_FOR_RANK_0)
-            print(f"error: rank {ours.rank}: {error}", file=sys.stderr, flush=True)
+            print(terminal_safe(f"error: rank {ours.rank}: {error}"), file=sys.stderr, flush=True)
         raise
     except ToolkitError as error:
         if error.exit_code == 1 and error.is_of_another_rank:

@@ -18,7 +18,13 @@ def test_as_many_jobs_run_the_grid_as_it_has_trainings_left(tmp_path, monkeypatc
         assert [name for name, _ in slurm.jobs.values()] == names
     assert "out-1: job 1, pending" in capsys.readouterr().out
     assert "--partition=cpu" in slurm.words(1)
-    assert shlex.split(slurm.words(1)[-1])[1:] == ["-m", "toolkit.cli", "grid", str(tmp_path / "out" / "grid.toml")]
+    assert shlex.split(slurm.words(1)[-1])[1:] == [
+        "-m",
+        "toolkit.cli",
+        "grid",
+        "--",
+        str(tmp_path / "out" / "grid.toml"),
+    ]
     assert load_grid(tmp_path / "out" / "grid.toml") == load_grid(path)
 
     slurm.end_all()

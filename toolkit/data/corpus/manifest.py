@@ -15,7 +15,8 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint, quoted
-from toolkit.data.corpus.shard_table import Count, FileName, Sha256, ShardEntry, ShardTable, read_entries
+from toolkit.core.types import FileName
+from toolkit.data.corpus.shard_table import Count, Sha256, ShardEntry, ShardTable, read_entries
 
 CORPUS_MANIFEST = "corpus.json"
 DROPPED_FILE = "dropped.jsonl"
@@ -168,6 +169,8 @@ class CorpusManifest(Settings):
     """The account of each source; none in the holdout and in an adopted corpus."""
     dropped: DroppedEntry | None = None
     """Those of them that hold a text; None where all texts are kept."""
+    command_sha256: Sha256 | None = None
+    """Hash of the options and sources of the command that made it; None of a holdout, and of adopted pairs."""
     shards: Annotated[Sequence[ShardEntry], WrapValidator(_as_table), PlainSerializer(ShardTable.as_dicts)]
     """The files, in order."""
     manifest_sha256: str = ""
@@ -275,7 +278,7 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    for optional in ("tokenizer_files", "text", "sources", "dropped"):
+    for optional in ("tokenizer_files", "text", "sources", "dropped", "command_sha256"):
         if not content[optional]:
             del content[optional]
     for key in ("source", "encoding"):

@@ -7,12 +7,21 @@ from typing import Annotated, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+
+from toolkit.core.files import is_inner_name
 
 Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-# A zero byte ends a name for the system, and Python refuses to pass it on.
-FileName = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+def _shard_name(name: str) -> str:
+    if not is_inner_name(name.removeprefix("/")):
+        raise ValueError("expected a printable name inside the folder, or the absolute path of an adopted pair")
+    return name
+
+
+ShardName = Annotated[str, AfterValidator(_shard_name)]
 
 _ENTRIES_AT_ONCE = 1024
 # The text between two entries in the canonical form, and nowhere else: a line end in a string is escaped.
@@ -30,7 +39,7 @@ class ShardEntry:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    name: FileName
+    name: ShardName
     documents: Count
     tokens: Count
     sha256_bin: Sha256

@@ -1,7 +1,6 @@
 """`toolkit study`: a family of runs from one file, every common prefix trained once; run again, what is missing."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -173,7 +172,7 @@ def _take_over(last: Path, run: RunFolder, step: int) -> None:
     atomic_write(run.metrics_file, "".join(f"{json.dumps(line)}\n" for line in lines))
     place = run.checkpoint(step)
     with atomic_directory(place) as copy:
-        shutil.copytree(last, copy, dirs_exist_ok=True)
+        open_unverified(last).copy_to(copy)
         remove_folder(place)
     atomic_write(run.checkpoints / LATEST_NAME, f"{place.name}\n")
 

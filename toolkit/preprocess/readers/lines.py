@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
+from toolkit.core.errors import UserError
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_line
 from toolkit.preprocess.readers.streams import open_file, open_stream
 from toolkit.preprocess.settings import TxtDocuments
@@ -17,6 +18,7 @@ from toolkit.preprocess.sources.source import Format, Source
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that `git lfs` has not downloaded."""
 _SPAN_BYTES = 4 << 20
+_LARGEST_ROW_BYTES = 1 << 30
 
 Parser = Callable[[bytes], list[Row]]
 
@@ -42,7 +44,7 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
     with open_file(source) as file:
         while start < source.num_bytes:
             file.seek(start + _SPAN_BYTES - 1)
-            for _ in _rest_of_span(file, parse):
+            for _ in _rest_of_span(file, parse, source, start):
                 pass
             end = min(file.tell(), source.num_bytes)
             yield Span(start, end, partial(_read_range, source, start, end, parse))
@@ -51,21 +53,32 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 
 def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
     with open_stream(source) as stream:
-        stream.file.read(start)
+        for place in range(0, start, _SPAN_BYTES):
+            stream.file.read(min(_SPAN_BYTES, start - place))
         while content := stream.file.read(_SPAN_BYTES - 1):
-            content = b"".join((content, *_rest_of_span(stream.file, parse)))
+            content = b"".join((content, *_rest_of_span(stream.file, parse, source, start)))
             yield Span(start, stream.source_position(), partial(_parse, content, start, parse))
             start += len(content)
 
 
-def _rest_of_span(file: BinaryIO, parse: Parser) -> Iterator[bytes]:
+def _rest_of_span(file: BinaryIO, parse: Parser, source: Source, start: int) -> Iterator[bytes]:
     """Bytes that complete a span that has enough: the rest of the line, or of the paragraph up to a blank line."""
-    yield file.readline()
-    if parse is _paragraphs:
-        for line in file:
-            yield line
-            if line.isspace():
-                return
+    left, is_first = _LARGEST_ROW_BYTES, True
+    while line := file.readline(left):
+        if not (left := left - len(line)):
+            raise _too_large(source, start)
+        yield line
+        if parse is not _paragraphs or (line.isspace() and not is_first):
+            return
+        is_first = False
+
+
+def _too_large(source: Source, start: int) -> UserError:
+    return UserError(
+        f"the source {source.name} has a row of more than {_LARGEST_ROW_BYTES:,} bytes, which begins within "
+        f"{_SPAN_BYTES:,} bytes after byte {start:,} of its text. Cut it at lines, or leave it out: a small compressed "
+        "file of that kind may be made to fill memory."
+    )
 
 
 def _read_range(source: Source, start: int, end: int, parse: Parser) -> list[Row]:
@@ -76,8 +89,13 @@ def _read_range(source: Source, start: int, end: int, parse: Parser) -> list[Row
 
 
 def _read_whole(source: Source) -> list[Row]:
+    content = bytearray()
     with open_stream(source) as stream:
-        return _parse(stream.file.read(), 0, _whole)
+        while piece := stream.file.read(_SPAN_BYTES):
+            content += piece
+            if len(content) > _LARGEST_ROW_BYTES:
+                raise _too_large(source, 0)
+    return _parse(bytes(content), 0, _whole)
 
 
 def _parse(content: bytes, start: int, parse: Parser) -> list[Row]:

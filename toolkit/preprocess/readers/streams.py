@@ -85,6 +85,11 @@ def errors_naming(source: Source) -> Iterator[None]:
         yield
     except UserError:
         raise
+    except MemoryError as error:
+        raise UserError(
+            f"memory ran out while the source {source.name} was read. Cut its long rows, use fewer --workers, or leave "
+            "it out."
+        ) from error
     except OSError as error:
         if error.errno is not None:
             raise UserError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import toolkit
 from tokenization import Tokenizer
+from toolkit.core.cache import digest_of
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, hash_folder
 from toolkit.core.locks import holder_of, is_held, locked_folder
@@ -76,6 +77,27 @@ def _in_use(folder: Path) -> str:
     return f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
 
 
+def command_digest(key: Mapping[str, Any]) -> str:
+    """SHA-256 of the options and sources in a corpus's key: equal wherever, whenever and with whatever it is made."""
+    options = {name: value for name, value in key.items() if name.startswith("--")}
+    return digest_of([options, [(name, num_bytes) for name, num_bytes, _ in key["sources"]]])
+
+
+def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) -> CorpusManifest | None:
+    """The manifest of a finished corpus that the same command made of sources not modified since, or None."""
+    if (folder / LEDGER_NAME).exists() or not (folder / CORPUS_MANIFEST).exists():
+        return None
+    with suppress(CorpusError):  # a damaged one is not this
+        manifest, written = read_manifest(folder), (folder / CORPUS_MANIFEST).stat().st_mtime_ns
+        is_same = (
+            manifest.command_sha256 == command_digest(key) and manifest.tokenizer.fingerprint == tokenizer.fingerprint
+        )
+        # The version of a file of this machine is a time, in nanoseconds.
+        if is_same and not any(version.isdecimal() and int(version) > written for *_, version in key["sources"]):
+            return manifest
+    return None
+
+
 def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettings) -> Ledger | None:
     """Decide what of the locked folder stays: the ledger to resume from; None where a corpus is to be begun.
 
@@ -116,7 +138,7 @@ def _finished(folder: Path, ledger: Ledger | None, key: Mapping[str, Any]) -> st
     except CorpusError:
         return "a damaged corpus: "
     if ledger is None or (ledger.shards == manifest.shards and ledger.key != key):
-        return f"a finished corpus of {counted(manifest.documents, 'document')}: "
+        return f"a finished corpus of {counted(manifest.documents, 'document')} from other sources or options: "
     return None
 
 
@@ -194,6 +216,7 @@ def complete_corpus(
     skipped: Mapping[str, int],
     sources: Mapping[str, Account] = MappingProxyType({}),
     dropped: DroppedEntry | None = None,
+    command_sha256: str | None = None,
 ) -> CorpusManifest:
     """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
     # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
@@ -226,6 +249,7 @@ def complete_corpus(
             for name, account in sources.items()
         },
         dropped=dropped,
+        command_sha256=command_sha256,
         shards=tuple(shards),
     )
     return write_manifest(folder, manifest)

@@ -3,8 +3,8 @@
 import csv
 import io
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -144,6 +144,16 @@ def missing_table(results: Results) -> Table | None:
     note = f"{missing_summary(results.missing)}. A learning rate can be chosen where all its seeds have a result."
     head = ("model", "data set", "learning rate", "seeds", "reason", "message")
     return Table("missing-runs", "Runs without a result", note, head, tuple(rows), num_names=len(head))
+
+
+def distinct_tables(tables: Iterable[Table]) -> list[Table]:
+    """The tables, each with its own name for files, which parts that others chose may not give it."""
+    found: dict[str, Table] = {}
+    for table in tables:
+        names = (table.name, *(f"{table.name}-{number}" for number in range(2, len(found) + 2)))
+        name = next(name for name in names if name.lower() not in found)
+        found[name.lower()] = replace(table, name=name)
+    return [*found.values()]
 
 
 def slug(text: str) -> str:
