@@ -125,7 +125,8 @@ class _Found:
             status_of(path)  # says where a link to nothing leads
             raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
         elif found := matches(name, self.repeats):
-            for match in found:
+            self.metadata |= {match for match in found if os.path.basename(match) in METADATA}
+            for match in sorted({*found} - self.metadata):
                 self.add(match)
         else:
             raise UserError(
