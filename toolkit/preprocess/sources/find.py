@@ -170,7 +170,7 @@ class _Found:
 
 
 def _check_no_other_data(files: Iterable[str]) -> None:
-    """Raise a UserError where files are data in a form that is no text, of this toolkit or of another one."""
+    """Raise a UserError where there are data in another form than text, of this toolkit or of another one."""
     for file in sorted(files):
         folder, name = os.path.split(file)
         if name.endswith(".idx") or (name == CORPUS_MANIFEST and os.path.isdir(os.path.join(folder, "tokenizer"))):
