@@ -114,3 +114,15 @@ def test_a_source_that_changes_is_named(folder: Path, name: str) -> None:
 )
 def test_names_in_the_corpus_do_not_depend_on_the_place(names: list[str], recorded: list[str]) -> None:
     assert recorded_names([Source(name, Format.TEXT, 1, "") for name in names]) == recorded
+
+
+def test_keys_that_differ_in_a_slash_or_hold_a_bracket_are_read_each() -> None:
+    keys = ["d//same.jsonl", "d/same.jsonl", "d/x[1].jsonl"]
+    for number, key in enumerate(keys):
+        fsspec.filesystem("memory").pipe_file("/odd/" + key, json.dumps({"text": f"{number}"}).encode())
+    found = find_sources(["memory://odd/d"])
+
+    assert [source.name for source in found] == [f"memory://odd/{key}" for key in keys]
+    assert [text for source in found for text in _texts(source)] == ["0", "1", "2"]
+    for key in keys:
+        assert [source.name for source in find_sources([f"memory://odd/{key}"])] == [f"memory://odd/{key}"]

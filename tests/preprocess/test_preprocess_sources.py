@@ -214,3 +214,59 @@ def test_a_name_that_the_manifest_cannot_hold_is_refused(tmp_path):
 
     with pytest.raises(UserError, match="Rename the file"):
         find_sources([os.fsdecode(path)])
+
+
+def test_hidden_names_metadata_and_excluded_sources_are_left_out_and_said(tmp_path, capsys):
+    touch(
+        tmp_path, "d/a.jsonl", "d/_temporary/0/b.jsonl", "d/_c.jsonl", "d/dataset_info.json", "d/old/e.jsonl", "d/f.csv"
+    )
+    expected = {
+        "d": ["d/a.jsonl"],
+        "d/*": ["d/a.jsonl"],
+        "d/_temporary/*/*": ["d/_temporary/0/b.jsonl"],
+        "d/_c.jsonl": ["d/_c.jsonl"],
+    }  # fmt: skip
+    for named, found in expected.items():
+        assert names(find_sources([str(tmp_path / named)], exclude=["old", "*.csv"]), tmp_path) == found
+        if named == "d":
+            out = capsys.readouterr().out.splitlines()
+            assert out[0] == "Left out 1 file of metadata: dataset_info.json."
+            assert "Left out 2 names beginning with . or _: _c.jsonl, _temporary." in out
+            assert "Left out by --exclude: 2 sources." in out
+    with pytest.raises(UserError, match=r"--exclude \*\.jsonl leaves out all sources"):
+        find_sources([str(tmp_path / "d/a.jsonl")], exclude=["*.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["train-0.jsonl", "test-0.jsonl", "dev/a.jsonl"], "2 sources of 3 named as a test or validation split"),
+        (["a.jsonl", "eval.jsonl"], "1 source of 2 named"),
+        (["test/a.jsonl", "test/b.jsonl"], ""),
+        (["contest.jsonl", "latest.jsonl"], ""),
+    ],
+)
+def test_splits_beside_training_text_are_said(tmp_path, capsys, files, said):
+    touch(tmp_path, *(f"test/{name}" for name in files))
+
+    find_sources([str(tmp_path)])
+
+    out = capsys.readouterr().out
+    assert (said in out) if said else out == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["state.json", "dataset_info.json", "data-00000-of-00001.arrow"], r"load_from_disk\('.*/d'\)\.to_parquet"),
+        (["index.json", "shard.00000.mds"], "MosaicML Streaming"),
+        (["corpus.json", "tokenizer/tokenizer.json"], "It holds tokens: train on it"),
+        (["shard-00000.bin", "shard-00000.idx"], "It holds tokens: train on it"),
+    ],
+)
+def test_data_in_other_forms_is_named_with_what_to_do(tmp_path, files, message):
+    touch(tmp_path, "a.jsonl", *(f"d/{name}" for name in files))
+
+    with pytest.raises(UserError, match=rf"no text in {tmp_path}/d: .*{message}"):
+        find_sources([str(tmp_path)])
+    assert names(find_sources([str(tmp_path)], exclude=["d"]), tmp_path) == ["a.jsonl"]

@@ -125,7 +125,8 @@ class _Found:
             status_of(path)  # says where a link to nothing leads
             raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
         elif found := matches(name, self.repeats):
-            for match in found:
+            self.metadata |= {match for match in found if os.path.basename(match) in METADATA}
+            for match in sorted({*found} - self.metadata):
                 self.add(match)
         else:
             raise UserError(
@@ -169,7 +170,7 @@ class _Found:
 
 
 def _check_no_other_data(files: Iterable[str]) -> None:
-    """Raise a UserError where files are data in a form that is no text, of this toolkit or of another one."""
+    """Raise a UserError where there are data in another form than text, of this toolkit or of another one."""
     for file in sorted(files):
         folder, name = os.path.split(file)
         if name.endswith(".idx") or (name == CORPUS_MANIFEST and os.path.isdir(os.path.join(folder, "tokenizer"))):

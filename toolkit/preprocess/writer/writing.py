@@ -66,15 +66,14 @@ def write_group(
         closing(ahead(spans, lambda item: encode(item[1]), num_workers=num_workers)) as results,
     ):
         try:
-            for (number, _), encoded in () if sequence.is_full else results:
+            while not sequence.is_full and (result := next(results, None)):
+                (number, _), encoded = result
                 sequence.begin_source(number, group.recorded[number])
                 if encoded.sample:
                     keep_sample(folder, encoded.sample)
                 sequence.add(encoded)
                 rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
                 on_span(ends[number - place.source] + encoded.end_bytes, rates)
-                if sequence.is_full:
-                    break
         except UserError as error:
             broken = error
         check_sources(_accounts(group, sequence, broken), settings, broken)
