@@ -14,6 +14,7 @@ from tokenization.losses import lost_characters
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus, read_manifest
 from toolkit.inspection.corpora import measure_lengths, statistics
+from toolkit.preprocess import encoding
 from toolkit.preprocess.encoding import SpanEncoder
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.summary import notes, summary_table
@@ -141,6 +142,14 @@ def test_a_corpus_tells_what_was_lost(prepare, write_jsonl, tmp_path):
         names, values = (list(column.cells) for column in table.columns[:2])
         assert values[names.index("lost text")] == lost
     assert any("More than 1 % of the text is lost" in note for note in notes(result))
+
+
+def test_a_document_that_memory_does_not_hold_is_refused(prepare, write_jsonl, monkeypatch):
+    monkeypatch.setattr(encoding, "_LARGE", 0)
+    monkeypatch.setattr(encoding, "available_memory", lambda: 119_000)
+
+    with pytest.raises(UserError, match=r"of 1,000 characters takes.*--txt-documents paragraph"):
+        prepare(write_jsonl("a.jsonl", ["a" * 1000]))
 
 
 def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_path, monkeypatch):
