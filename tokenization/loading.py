@@ -21,7 +21,7 @@ from tokenization.special_tokens import CONFIGURATION_FILES, SpecialNames, read_
 from tokenization.specs import DEFAULT_SCHEME, RankFile, RankSpec, read_spec, shipped_names, shipped_spec
 from tokenization.tokenizer import Tokenizer
 
-_PAIR = (VOCABULARY_FILE, MERGES_FILE)
+_PAIR, _WORDPIECE = (VOCABULARY_FILE, MERGES_FILE), "vocab.txt"
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
 _GIVE_LOCAL = "give a folder or file (there is no file, folder or shipped spec of that name here)"
 _LIKE_A_PATH = re.compile(r"[./~\\]|.*\.(json|model|tiktoken|toml|txt)$|.*/.*/|.*\\")
@@ -108,6 +108,8 @@ def _from_folder(folder: Path, cache: Path | None, repository: str | None = None
     models = [folder / name for name in _MODEL_FILES if (folder / name).is_file()]
     if len(models) == 1:
         return _with_configuration(_from_file(models[0], cache), folder)
+    if not models and (folder / _WORDPIECE).is_file():
+        return _from_file(folder / _WORDPIECE, cache)
     known = f"no {TOKENIZER_FILE}, no {VOCABULARY_FILE} with {MERGES_FILE} and no single model file"
     if repository is not None:
         raise TokenizationError(f"the hub repository {repository!r} has {known}. Give another one, or a file.")
@@ -170,10 +172,11 @@ def _from_file(path: Path, cache: Path | None) -> TokenizerParts:
 
         form, names, pieces = from_sentencepiece(content, str(path), cache_folder=cache)
         return TokenizerParts(form.backend, names, digest=_digest(content), content=form.content, reference=pieces)
-    if path.name == "vocab.txt":
+    if path.name == _WORDPIECE:
         raise UnsupportedTokenizerError(
             f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalised before it is "
-            f"cut. Give the {TOKENIZER_FILE} that belongs to it."
+            f"cut. Give the {TOKENIZER_FILE} that belongs to it; where tokenizer_config.json is beside it, "
+            f"AutoTokenizer.from_pretrained({str(path.parent)!r}).save_pretrained(NEW_FOLDER) writes one."
         )
     raise TokenizationError(
         f"{path} is not a known tokenizer format: neither a Hugging Face {TOKENIZER_FILE}, a tiktoken rank file, a "

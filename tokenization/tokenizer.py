@@ -209,7 +209,8 @@ class Tokenizer:
         around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
         num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
         ends = np.cumsum(lengths)
-        return num_before[ends] - num_before[ends - lengths] - np.where(lengths, is_counted[around].sum(), 0)
+        inside: Lengths = num_before[ends] - num_before[ends - lengths]
+        return inside - np.where(lengths, is_counted[around].sum(), 0)
 
     @cached_property
     def unknown_id(self) -> int | None:

@@ -144,8 +144,9 @@ def test_a_file_of_no_known_kind_is_named_with_how_it_begins(tmp_path, name):
 def test_a_word_piece_list_alone_does_not_say_enough(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n")
 
-    with pytest.raises(UnsupportedTokenizerError, match=r"Give the tokenizer\.json"):
-        tokenization.load(tmp_path / "vocab.txt")
+    for spec in (tmp_path, tmp_path / "vocab.txt"):
+        with pytest.raises(UnsupportedTokenizerError, match=r"Give the tokenizer\.json"):
+            tokenization.load(spec)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "nowhere.json", "a\0b", "with space", "../up"])
@@ -175,7 +176,7 @@ def test_a_damaged_file_is_named(make_folder, file, content, message):
 
 
 def test_a_folder_without_a_tokenizer_says_what_it_holds(tmp_path):
-    (tmp_path / "vocab.txt").write_text("x")
+    (tmp_path / "words.txt").write_text("x")
 
-    with pytest.raises(TokenizationError, match=r"has no tokenizer\.json.*it holds: vocab\.txt"):
+    with pytest.raises(TokenizationError, match=r"has no tokenizer\.json.*it holds: words\.txt"):
         tokenization.load(tmp_path)

@@ -1,7 +1,9 @@
-"""Policy of the C library for freed memory: training on CPU keeps it, preparing data gives it back."""
+"""Memory: what is available, and whether the C library keeps what is freed: training on CPU does, preparing not."""
 
 import ctypes
 import platform
+from contextlib import suppress
+from pathlib import Path
 
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
@@ -30,6 +32,18 @@ def give_back_freed_memory() -> bool:
     False where the C library is not glibc.
     """
     return _set((_ARENA_MAX, 2), (_MMAP_THRESHOLD, 1 << 20))
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take, by the machine and by its control group (version 2, as containers)."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # there is none, or it says "max"
+        group = Path("/sys/fs/cgroup")
+        most, current = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        available = min(available, most - current)
+    return available
 
 
 def _set(*settings: tuple[int, int]) -> bool:

@@ -18,13 +18,17 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tokenization import CannotEncode, Tokenizer
+from tokenization import CannotEncode, Tokenizer, TokenizerKind
 from tokenization.losses import characters
+from toolkit.core.allocator import available_memory
+from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, Row, Span
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
+# What `tokenizers` takes to encode a text, measured with WordPiece; looked at from a gigabyte on.
+_BYTES_PER_CHARACTER, _LARGE = 120, 1 << 30
 _SAMPLED_CHARACTERS, _SHOWN_CHARACTERS = 2048, 40
 # Of a small corpus so many documents are looked at, of a large one a document in so many bytes of text.
 _NUM_SAMPLED, _SAMPLED_BYTES = 32, 4e6
@@ -118,6 +122,8 @@ class SpanEncoder:
         """Ids of all texts, the number of ids of each, and those that cannot be encoded, each as the row that it is."""
         encoded, refused = [(np.empty(0, np.uint32), np.empty(0, np.int64))], dict[int, Row]()
         for batch in _batches(texts, self.most_characters):
+            if self.backend is self.tokenizer and self.tokenizer.kind is TokenizerKind.HUGGINGFACE:
+                _check_memory(len(batch[0]))
             try:
                 encoded.append(self.backend.encode_batch(batch))
             except CannotEncode:
@@ -147,6 +153,17 @@ def _without_ids(text: str) -> Row:
     if characters(text[:_SAMPLED_CHARACTERS]):
         return Row("", Reason.CANNOT_ENCODE, f"no token for anything in {text[:_SHOWN_CHARACTERS]!r}")
     return Row("", Reason.EMPTY)
+
+
+def _check_memory(num_characters: int) -> None:
+    """Refuse a document before the memory for it ends, which would kill the process; UserError."""
+    needed = num_characters * _BYTES_PER_CHARACTER
+    if needed > _LARGE and needed > (available := available_memory()):
+        raise UserError(
+            f"a document of {num_characters:,} characters takes the tokenizer about {needed / 1e9:.1f} GB of memory; "
+            f"{available / 1e9:.1f} GB are available. A .txt file is one document: --txt-documents paragraph or line "
+            "divides it. Divide other documents, or use a machine with more memory."
+        )
 
 
 def is_held_out(text: str, fraction: float) -> bool:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_LONG_TOKENS = 250_000
+
+
 @dataclass(frozen=True)
 class PreprocessResult:
     """Result and speed.
@@ -88,6 +91,11 @@ def notes(result: PreprocessResult) -> list[str]:
     found += [*end_notes(result.tokenizer), *mask_notes(result.tokenizer)]
     if result.left_out is not None:
         found.append(result.left_out)
+    if (mean := manifest.tokens / max(1, manifest.documents)) > _LONG_TOKENS:
+        found.append(
+            f"Documents have {mean:,.0f} tokens on average. A .txt file is one document, unless --txt-documents "
+            "paragraph or line divides it."
+        )
     assert manifest.text is not None
     if manifest.text.losses(manifest.tokens, most=0.01):
         found.append(

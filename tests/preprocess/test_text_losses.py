@@ -1,0 +1,168 @@
+"""What a tokenizer cannot write is told: twelve kinds of tokenizers, on texts that they can write and cannot."""
+
+import json
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+import tokenization
+from tests.support.text import sample_documents
+from tokenization import EncodingRules, Tokenizer
+from tokenization.losses import lost_characters
+from toolkit.core.errors import UserError
+from toolkit.data import Corpus, read_manifest
+from toolkit.inspection.corpora import measure_lengths, statistics
+from toolkit.preprocess import encoding
+from toolkit.preprocess.encoding import SpanEncoder
+from toolkit.preprocess.readers import Reason, Row, Span
+from toolkit.preprocess.summary import notes, summary_table
+
+TEXTS = ("the old miller", "The CAFÉ", "miller мельник", "мельник", "geese 🙂", "a\x04b", "\x01 \n")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ("the", "old", "miller", "cafe", "geese")
+BLANK = "\u2581"
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def numbered(*texts):
+    return {text: number for number, text in enumerate(dict.fromkeys(texts))}
+
+
+def bpe(*, unknown=None, pieces=(), **options):
+    backend = Backend(models.BPE(numbered(*pieces, *LETTERS, " "), [], unk_token=unknown, **options))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def byte_level(alphabet):
+    backend = Backend(models.BPE(numbered(*alphabet), []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return backend
+
+
+def words(model, *, is_lower, has_frame=False):
+    backend = Backend(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=is_lower)
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    if has_frame:
+        ids = [(text, backend.token_to_id(text)) for text in ("[CLS]", "[SEP]")]
+        backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    return backend
+
+
+def unigram(*, has_unknown, byte_fallback=False):
+    texts = numbered(*(["<unk>"] if has_unknown else []), *(BYTES if byte_fallback else []), *LETTERS, BLANK)
+    unk_id = texts["<unk>"] if has_unknown else None
+    backend = Backend(models.Unigram([(text, -1.0) for text in texts], unk_id, byte_fallback=byte_fallback))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return backend
+
+
+def without_control_bytes():
+    return byte_level(sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"\u0104"}))  # which spells the byte 0x04
+
+
+UNKNOWN = numbered("[UNK]", "[CLS]", "[SEP]", *LETTERS, *(f"##{letter}" for letter in LETTERS))
+# A letter for each text: written whole, partly lost and told, a bad row, or empty. Control characters do not count.
+KINDS = {
+    "byte-level": (lambda: byte_level(sorted(pre_tokenizers.ByteLevel.alphabet())), "WWWWWWW"),
+    "byte-level without a byte": (without_control_bytes, "WWWWWWW"),
+    "BPE": (bpe, "WLLBLWW"),
+    "BPE, unknown": (lambda: bpe(unknown="<unk>", pieces=["<unk>"]), "WLLLLLL"),
+    "BPE, bytes": (lambda: bpe(unknown="<unk>", pieces=["<unk>", *BYTES], byte_fallback=True), "WWWWWWW"),
+    "WordPiece": (lambda: words(models.WordPiece(UNKNOWN, unk_token="[UNK]"), is_lower=True), "WWLLLWE"),
+    "WordPiece, frame": (
+        lambda: words(models.WordPiece(UNKNOWN, unk_token="[UNK]"), is_lower=True, has_frame=True),
+        "WWLLLWE",
+    ),
+    "WordPiece, cased": (lambda: words(models.WordPiece(UNKNOWN, unk_token="[UNK]"), is_lower=False), "WLLLLWE"),
+    "WordLevel": (lambda: words(models.WordLevel(numbered("[UNK]", *WORDS), "[UNK]"), is_lower=True), "WWLLLLE"),
+    "WordLevel without unknown": (lambda: words(models.WordLevel(numbered(*WORDS)), is_lower=True), "WWBBBBE"),
+    "Unigram": (lambda: unigram(has_unknown=True), "WLLLLLL"),
+    "Unigram without unknown": (lambda: unigram(has_unknown=False), "WBBBBBB"),
+    "Unigram, bytes": (lambda: unigram(has_unknown=True, byte_fallback=True), "WWWWWWW"),
+}
+
+
+def outcome(tokenizer, text):
+    span = Span(0, len(text), lambda: [Row(text)])
+    encoded = SpanEncoder(tokenizer, tokenizer, 1 << 20, holdout=0.0, num_bytes=1)(span)
+    if encoded.skipped:
+        return {Reason.CANNOT_ENCODE: "B", Reason.EMPTY: "E"}[encoded.skipped[0][1].reason]
+    assert encoded.sample == [text]
+    is_lossy = encoded.unknown_N.any() or lost_characters(tokenizer, text, encoded.ids).total()
+    return "L" if is_lossy else "W"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_written_is_told(tmp_path, kind):
+    make, expected = KINDS[kind]
+    make().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = tokenization.load(tmp_path, rules=EncodingRules(add_eod=False))
+
+    assert "".join(outcome(tokenizer, text) for text in TEXTS) == expected
+
+
+@pytest.mark.parametrize(("type_", "expected"), [("bpe", "WWWWWWW"), ("unigram", "WLLLLLL")])
+def test_sentencepiece_models_too(tmp_path, type_, expected):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*sample_documents(40, seed=1), LETTERS]),
+        model_prefix=str(tmp_path / "made"),
+        model_type=type_,
+        vocab_size=400 if type_ == "bpe" else 90,
+        byte_fallback=type_ == "bpe",
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    tokenizer = tokenization.load(tmp_path / "made.model", rules=EncodingRules(add_eod=False))
+
+    assert "".join(outcome(tokenizer, text) for text in TEXTS) == expected
+
+
+def test_a_corpus_tells_what_was_lost(prepare, write_jsonl, tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    KINDS["WordPiece, frame"][0]().save(str(folder / "tokenizer.json"))
+    source = write_jsonl("a.jsonl", ["the old miller"] * 3 + ["miller мельник", "\x01 \n"])
+
+    result = prepare(source, tokenizer=str(folder), eod="[SEP]")
+
+    text = read_manifest(tmp_path / "corpus").text
+    # Equal texts are looked at once.
+    assert (text.bytes, text.unknown_tokens, text.sampled_characters, text.lost_characters) == (63, 1, 25, 7)
+    assert set(text.often_lost.split()) == set("мельник")
+    assert result.manifest.skipped == {"empty": 1}
+    lost = text.losses(result.manifest.tokens)
+    assert "% of the tokens are the unknown token and 28 % of the characters" in lost
+    corpus = Corpus(tmp_path / "corpus")
+    for table in (summary_table(result), statistics(corpus, measure_lengths(corpus))):
+        names, values = (list(column.cells) for column in table.columns[:2])
+        assert values[names.index("lost text")] == lost
+    assert any("More than 1 % of the text is lost" in note for note in notes(result))
+
+
+def test_a_document_that_memory_does_not_hold_is_refused(prepare, write_jsonl, monkeypatch):
+    monkeypatch.setattr(encoding, "_LARGE", 0)
+    monkeypatch.setattr(encoding, "available_memory", lambda: 119_000)
+
+    with pytest.raises(UserError, match=r"of 1,000 characters takes.*--txt-documents paragraph"):
+        prepare(write_jsonl("a.jsonl", ["a" * 1000]))
+
+
+def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_path, monkeypatch):
+    files = Tokenizer.files.func
+
+    def damaged(tokenizer):
+        written = files(tokenizer)
+        content = json.loads(written["tokenizer.json"])
+        content["model"]["merges"] = content["model"]["merges"][:20]
+        return {**written, "tokenizer.json": json.dumps(content)}
+
+    monkeypatch.setattr(Tokenizer, "files", property(damaged))
+
+    with pytest.raises(UserError, match="would give other ids than its documents have: token"):
+        prepare(write_jsonl("a.jsonl", sample_documents(5)))
+    assert not (tmp_path / "corpus" / "corpus.json").exists()
