@@ -210,7 +210,8 @@ class Tokenizer:
         num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
         ends = np.cumsum(lengths)
         inside: Lengths = num_before[ends] - num_before[ends - lengths]
-        return inside - np.where(lengths, is_counted[around].sum(), 0)
+        framed: Lengths = np.where(lengths, is_counted[around].sum(), 0)
+        return inside - framed
 
     @cached_property
     def unknown_id(self) -> int | None:
