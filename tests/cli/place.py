@@ -198,8 +198,8 @@ class Place:
 
     def _lay_down_unfinished(self) -> None:
         """Corpora that were interrupted: here by a source with bad rows behind one with good ones."""
-        good, bad = self._file("begun/a.jsonl", '{"text": "The old miller counts."}\n' * 9), "no JSON\n" * 99
-        sources = [str(good), str(self._file("begun/b.jsonl", bad))]
+        rows = '{"text": "The old miller counts."}\n' * 9
+        sources = [str(self._file("begun/a.jsonl", rows)), str(self._file("begun/b.jsonl", rows + "no JSON\n" * 9))]
         output = self._add("begun", self.folder / "begun-corpus")
         settings = PreprocessSettings(tokenizer=self.names["tokenizer"], shard_tokens=20)
         with suppress(UserError):
