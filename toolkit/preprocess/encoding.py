@@ -128,14 +128,18 @@ class SpanEncoder:
                 encoded.append(self.backend.encode_batch(batch))
             except CannotEncode:
                 first = sum(lengths.size for _, lengths in encoded)
-                for number, text in enumerate(batch, start=first):
-                    try:
-                        encoded.append(self.tokenizer.encode_batch([text]))
-                    except CannotEncode as error:
-                        encoded.append((np.empty(0, np.uint32), np.zeros(1, np.int64)))
-                        refused[number] = Row("", Reason.CANNOT_ENCODE, str(error.__cause__).partition("\n")[0])
+                encoded += [self._encode_one(text, number, refused) for number, text in enumerate(batch, start=first)]
         ids, lengths = (np.concatenate(parts) for parts in zip(*encoded, strict=True))
         return ids, lengths, refused
+
+    def _encode_one(
+        self, text: str, number: int, refused: dict[int, Row]
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        try:
+            return self.tokenizer.encode_batch([text])
+        except CannotEncode as error:
+            refused[number] = Row("", Reason.CANNOT_ENCODE, str(error.__cause__).partition("\n")[0])
+            return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
     def _sampled(self, texts: Sequence[str], text_bytes: npt.NDArray[np.int64]) -> list[int]:
         """Numbers of the texts to look at: those in which a mark stands, set at equal distances from a place by hash.
