@@ -189,8 +189,10 @@ def _examine(
     shards: Sequence[Shard], tokenizer: tokenization.Tokenizer
 ) -> list[tuple[ShardEntry, Counter[Frame], int]]:
     """Read all pairs through; the first error ends it."""
-    given = {"vocabulary_size": tokenizer.encoded_vocabulary_size, "end_id": tokenizer.eod_id}
-    readers = [partial(examine_pair, shard.prefix, frame_ids=FrameIds.of(tokenizer), **given) for shard in shards]
+    size, end_id, ids = tokenizer.encoded_vocabulary_size, tokenizer.eod_id, FrameIds.of(tokenizer)
+    readers = [
+        partial(examine_pair, shard.prefix, vocabulary_size=size, end_id=end_id, frame_ids=ids) for shard in shards
+    ]
     num_bytes = sum(path.stat().st_size for shard in shards for path in file_names(shard.prefix))
     return read_through("Reading", readers, num_bytes=num_bytes)
 
@@ -258,7 +260,7 @@ def examine_pair(
             tokens = np.frombuffer(piece, shard.dtype)
             _check_ids(tokens, bin_path, position=position, vocabulary_size=vocabulary_size)
             position += tokens.size
-            num_ends += 0 if end_id is None else np.count_nonzero(tokens == end_id)
+            num_ends += 0 if end_id is None else int(np.count_nonzero(tokens == end_id))
             counter.read_to(position)
             on_read(len(piece))
     entry = ShardEntry(
