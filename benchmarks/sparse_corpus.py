@@ -53,6 +53,7 @@ def write_sparse_corpus(folder: Path, *, num_shards: int, shard_tokens: int = 1 
             dtype="int32",
             toolkit_version=toolkit.__version__,
             tokenizer=tokenizer,
+            tokenizer_files={},
             special_text_hits=0,
             skipped={},
             shards=tuple(entries),

@@ -102,10 +102,17 @@ FAULTS = (
     ),
     Fault(
         name="remote: a storage that is away is not asked again",
-        path="toolkit/remote/objects.py",
-        old="return not (isinstance(error, permanent) or is_wrong or _has_no_keys(error))",
+        path="tokenization/hub.py",
+        old="return is_one or (type(error) is OSError and error.errno in _TRANSIENT_NUMBERS)",
         new="return False",
         tests=("tests/remote/test_objects.py",),
+    ),
+    Fault(
+        name="core: a manifest may name a file outside of its folder",
+        path="toolkit/core/files.py",
+        old='isdisjoint(name.split("/"))',
+        new="isdisjoint([name])",
+        tests=("tests/core/test_files.py", "tests/data/test_manifest.py"),
     ),
     Fault(
         name="remote: a checkpoint that waits to be copied is deleted",

@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 
 from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError
-from toolkit.core.files import hash_folder
-from toolkit.data import Corpus, DataSettings, open_rows, read_manifest, verify_corpus, write_manifest
+from toolkit.data import Corpus, DataSettings, open_rows, verify_corpus
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 
-def _write(folder: Path, *, seed: int, lists_tokenizer: bool = True) -> Path:
+def _write(folder: Path, *, seed: int) -> Path:
     """Two shards with packing plans for two lengths of rows."""
     documents = random_documents(60, vocabulary_size=100, seed=seed)
     write_token_corpus(folder, documents, vocabulary_size=100, shards=2, eos=0)
-    if lists_tokenizer:
-        listed = {"tokenizer_files": hash_folder(folder / "tokenizer")}
-        write_manifest(folder, read_manifest(folder).model_copy(update=listed))
     for sequence_length in (32, 64):
         open_rows(Corpus(folder), DataSettings(train=str(folder), sequence_length=sequence_length), seed=0)
     return folder
@@ -137,18 +133,6 @@ def test_what_does_not_belong_is_said_and_is_no_damage(corpus: Path) -> None:
         "added_tokens.json",
         "self",
     }
-
-
-def test_a_corpus_that_does_not_list_its_tokenizer_compares_fingerprints(tmp_path: Path) -> None:
-    """The made-up tokenizer of these tests has a made-up fingerprint, so it counts as another one."""
-    folder = _write(tmp_path / "corpus", seed=0, lists_tokenizer=False)
-    assert "tokenizer_files" not in (folder / "corpus.json").read_text()
-    (finding,) = verify_corpus(folder).damaged
-    assert finding.path == folder / "tokenizer"
-    assert "its fingerprint is" in finding.what
-    shutil.rmtree(folder / "tokenizer")
-    (finding,) = verify_corpus(folder).damaged
-    assert finding.path == folder / "tokenizer"
 
 
 def test_no_corpus_is_no_damage(tmp_path: Path) -> None:

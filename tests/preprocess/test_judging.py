@@ -73,7 +73,7 @@ NAMED = [
     *((f".raw{end}", content, "Git LFS pointer" if content == LFS else "web page")
       for end in (".parquet", ".jsonl.gz", ".csv.zst", ".txt.xz") for content in (LFS, PAGE)),
     (".raw.jsonl.gz", LINES, r"not compressed\. Take \.gz from its name"),
-    (".jsonl", gzip.compress(LINES.encode()), r"a \.gz file by its first bytes"),
+    (".jsonl", gzip.compress(LINES.encode(), mtime=0), r"a \.gz file by its first bytes"),
     (".jsonl", parquet({"text": TEXTS}), r"a \.parquet file by its first bytes"),
     (".jsonl", "", r"is empty\. Remove it"),
     (".jsonl.gz", "\n\n", r"is empty\. Remove it"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from toolkit.core.errors import CorpusError, SettingsError, UserError
-from toolkit.core.files import cache_folder, hash_folder
-from toolkit.data import Corpus, DataSettings, open_rows, read_manifest, write_manifest
+from toolkit.core.files import cache_folder
+from toolkit.data import Corpus, DataSettings, open_rows, write_manifest
 from toolkit.remote import ShardCache, cache, put
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
@@ -23,8 +23,6 @@ def corpus(tmp_path: Path, bucket: str) -> tuple[Path, str]:
     """A corpus of six shards, here and in the store."""
     documents = random_documents(60, vocabulary_size=90, max_length=40, first_id=3, seed=1)
     folder = write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=90, eos=0, pad=1, shards=SHARDS)
-    hashes = hash_folder(folder / "tokenizer")
-    write_manifest(folder, read_manifest(folder).model_copy(update={"tokenizer_files": hashes}))
     _upload(folder, f"{bucket}/corpus")
     return folder, f"{bucket}/corpus"
 

@@ -208,24 +208,9 @@ def _shard_files(folder: Path, manifest: CorpusManifest) -> list[_CorpusFile]:
 
 
 def _tokenizer_files(folder: Path, manifest: CorpusManifest, survey: _Survey) -> list[_CorpusFile]:
-    if manifest.tokenizer_files is None:
-        return [_CorpusFile(folder, lambda _: _tokenizer_fault(folder, manifest.tokenizer.fingerprint))]
     listed = {folder / name: expected for name, expected in manifest.tokenizer_files.items()}
     survey.unexpected_files += [path for path in sorted(folder.rglob("*")) if not path.is_dir() and path not in listed]
     return [_hashed_file(path, expected) for path, expected in listed.items()]
-
-
-def _tokenizer_fault(folder: Path, fingerprint: str) -> str | None:
-    """Another tokenizer than the ids were made with; None where it is the same. The corpus does not list its files."""
-    from tokenization import TokenizationError, load
-
-    try:
-        found = load(folder).fingerprint
-    except TokenizationError as error:
-        return f"it cannot be used: {error}"
-    if found == fingerprint:
-        return None
-    return f"it is another tokenizer: its fingerprint is {found[:12]}, {CORPUS_MANIFEST} says {fingerprint[:12]}"
 
 
 def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> _CorpusFile:

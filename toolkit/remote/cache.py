@@ -188,11 +188,12 @@ class CachedCorpus:
 
     def _fetch_tokenizer(self, content: bytes) -> None:
         try:
-            hashes = dict(json.loads(content).get("tokenizer_files") or {})
-        except (ValueError, AttributeError, TypeError):
-            raise CorpusError(f"{self.url}/{_CORPUS_MANIFEST} is damaged: it is not JSON. Upload it again.") from None
-        listed = {name.removeprefix(_TOKENIZER): None for name in self._objects if name.startswith(_TOKENIZER)}
-        for name, sha256 in (hashes or listed).items():
+            hashes = dict(json.loads(content)["tokenizer_files"])
+        except (ValueError, LookupError, TypeError):
+            raise CorpusError(
+                f"{self.url}/{_CORPUS_MANIFEST} is damaged: it names no tokenizer. Upload it again."
+            ) from None
+        for name, sha256 in hashes.items():
             self.size(f"{_TOKENIZER}{name}")
             self._download(f"{_TOKENIZER}{name}", self._place(f"{_TOKENIZER}{name}"), sha256=sha256)
 

@@ -65,7 +65,7 @@ class PreparedRun(ResolvedRun):
             return
         folder.write_resolved(to_toml(self.settings), dict(self.division.ds_config))
         corpus = self.data.corpus
-        folder.keep_tokenizer(corpus.tokenizer_folder, corpus.tokenizer_files)
+        folder.keep_tokenizer(corpus.tokenizer_folder, corpus.manifest.tokenizer_files)
 
 
 @dataclass(frozen=True)

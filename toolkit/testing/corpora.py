@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import toolkit
+from toolkit.core.files import hash_folder
 from toolkit.data import (
     CorpusManifest,
     ShardEntry,
@@ -67,6 +68,7 @@ def write_token_corpus(
             )
             files = writer.close()
         entries.append(ShardEntry(name=f"shard-{number:05d}", source="made up", **vars(files)))
+    _write_tokenizer(folder / "tokenizer", vocabulary_size, named)
     write_manifest(
         folder,
         CorpusManifest(
@@ -80,12 +82,12 @@ def write_token_corpus(
                 special_ids=SpecialIds(**named),
                 all_special_ids=tuple(sorted({token_id for token_id in named.values() if token_id is not None})),
             ),
+            tokenizer_files=hash_folder(folder / "tokenizer"),
             special_text_hits=0,
             skipped={},
             shards=tuple(entries),
         ),
     )
-    _write_tokenizer(folder / "tokenizer", vocabulary_size, named)
     return folder
 
 

@@ -1,7 +1,7 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from toolkit.core.cache import CachedResult
 from toolkit.core.errors import CorpusError
-from toolkit.core.files import hash_file, hash_folder
+from toolkit.core.files import hash_file
 from toolkit.core.text import counted
 from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.data.corpus.files import kept_open, open_folder, unreadable
@@ -89,11 +89,6 @@ class Corpus:
     def tokenizer_folder(self) -> Path:
         """The tokenizer, as transformers load it."""
         return self.path / "tokenizer"
-
-    @property
-    def tokenizer_files(self) -> Mapping[str, str]:
-        """SHA-256 of each of its files, by its path there."""
-        return self.manifest.tokenizer_files or hash_folder(self.tokenizer_folder)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

@@ -157,8 +157,8 @@ class CorpusManifest(Settings):
     """Version that wrote the corpus."""
     tokenizer: TokenizerEntry
     """The tokenizer that made the ids."""
-    tokenizer_files: dict[FileName, Sha256] | None = None
-    """Hash of each file of the folder `tokenizer`, by its path in it; None in a corpus that does not say."""
+    tokenizer_files: dict[FileName, Sha256]
+    """Hash of each file of the folder `tokenizer`, by its path in it."""
     special_text_hits: Count
     """How often text contained the string of a special token."""
     text: TextEntry | None = None
@@ -278,7 +278,7 @@ def _hash_line(digest: str) -> bytes:
 
 def _render(manifest: CorpusManifest) -> bytes:
     content = manifest.model_dump(mode="json", exclude={"manifest_sha256"})
-    for optional in ("tokenizer_files", "text", "sources", "dropped", "command_sha256"):
+    for optional in ("text", "sources", "dropped", "command_sha256"):
         if not content[optional]:
             del content[optional]
     for key in ("source", "encoding"):
