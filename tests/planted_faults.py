@@ -1002,8 +1002,8 @@ FAULTS = (
     Fault(
         name="preprocess: documents have no end-of-text",
         path="tokenization/tokenizer.py",
-        old="        end = self.appended_ids\n",
-        new="        end = self.appended_ids[:0]\n",
+        old="own, end = self.own_frame, self.appended_ids\n",
+        new="own, end = self.own_frame, self.appended_ids[:0]\n",
         tests=("tests/tokenization/test_tokenizer_encoding.py",),
     ),
     Fault(

@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_and_nothing_is_left(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     checkpoint = make_checkpoint()
-    monkeypatch.setattr(shutil, "copytree", full)
+    monkeypatch.setattr(shutil, "copyfile", full)
     with pytest.raises(UserError, match=r"out cannot be written: .*No space left on device"):
         to_hf(checkpoint, out, form="bidirectional", dtype="fp32")
     assert left_beside(out) == []

@@ -125,7 +125,7 @@ def test_a_row_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, txt_
         with opened(tmp_path / name, "wb") as file:
             file.write(content)
         (source,) = find_sources([str(tmp_path / name)])
-        spans = iterate_spans(source, text_field="text", txt_documents=txt_documents)
+        spans = iterate_spans(source, ReadingSettings(txt_documents=txt_documents))
         with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes") if is_one else nullcontext():
             _ = [row for span in spans for row in span.read()]
 

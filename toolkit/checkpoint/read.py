@@ -22,7 +22,7 @@ from toolkit.checkpoint.manifest import (
     tensor_file,
 )
 from toolkit.core.errors import CheckpointError
-from toolkit.core.files import copy_files, hash_file, is_linked
+from toolkit.core.files import copy_files, hash_file
 from toolkit.core.text import quoted
 
 if TYPE_CHECKING:
@@ -123,8 +123,6 @@ class Checkpoint:
 
     def _problem(self, name: str, expected: FileEntry, *, is_hashed: bool) -> str | None:
         path = self.path / name
-        if is_linked(self.path, name):
-            return f"{path} is a link, or leads through one."
         try:
             # A wrong size is found without reading the file, and says more than a hash.
             if (size := path.stat().st_size) != expected.bytes:

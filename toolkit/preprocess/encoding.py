@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 # What `tokenizers` takes to encode a text, measured with WordPiece; looked at from a gigabyte on.
 _BYTES_PER_CHARACTER, _LARGE = 120, 1 << 30
-_SAMPLED_CHARACTERS, _SHOWN_CHARACTERS = 2048, 40
+_SAMPLED_CHARACTERS, _SHOWN_CHARACTERS, _HASHED_CHARACTERS = 2048, 40, 64
 # Of a small corpus so many documents are looked at, of a large one a document in so many bytes of text.
 _NUM_SAMPLED, _SAMPLED_BYTES = 32, 4e6
 
@@ -142,14 +142,10 @@ class SpanEncoder:
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
     def _sampled(self, texts: Sequence[str], text_bytes: npt.NDArray[np.int64]) -> list[int]:
-        """Numbers of the texts to look at: those in which a mark stands, set at equal distances from a place by hash.
-
-        They depend on the span and on the size of the sources alone.
-        """
+        """Numbers of the texts to look at: by the hash of its end, about one in so many bytes, whatever the span."""
         distance = min(_SAMPLED_BYTES, self.num_bytes / _NUM_SAMPLED)
-        phase = zlib.crc32(texts[0][:_SAMPLED_CHARACTERS].encode()) / 2**32 if texts else 0.0
-        marks = np.floor(phase + np.cumsum(text_bytes) / max(distance, 1.0))
-        return np.flatnonzero(np.diff(marks, prepend=0.0)).tolist()
+        hashes = np.array([zlib.crc32(text[-_HASHED_CHARACTERS:].encode()) for text in texts], np.float64)
+        return np.flatnonzero(hashes * distance < text_bytes * 2.0**32).tolist()
 
 
 def _without_ids(text: str) -> Row:

@@ -17,6 +17,8 @@ _MOST_TEXTS = 2048
 
 def keep_sample(folder: Path, texts: Sequence[str]) -> None:
     """Note texts of a group for `look_at_sample`."""
+    if not texts:
+        return
     # The end of a line comes first: a line that a killed process left unfinished spoils no other.
     with (folder / _FILE).open("a", encoding="utf-8") as file:
         file.write("".join(f"\n{json.dumps(text)}" for text in texts))

@@ -267,7 +267,7 @@ def test_a_tie_is_wrong(tmp_path):
     ("text", "found"),
     [
         (BLIMP + "{broken\n", r"pairs\.jsonl, line 3: not valid JSON"),
-        (BLIMP + "[1]\n", r"pairs\.jsonl, line 3: expected a JSON object, got a list"),
+        (BLIMP + "[1]\n", r"pairs\.jsonl, row 3: expected a JSON object, got a list"),
         ("", r"pairs\.jsonl: no examples in this file"),
         (BLIMP + BLIMP, r"pairs\.jsonl, row 3: the same pair as in .*pairs\.jsonl, row 1\. Remove one"),
         ('{"sentence_good": "a", "UID": "b"}\n', r"row 1: .* in 'sentence_bad', found only 'sentence_good', 'UID'"),

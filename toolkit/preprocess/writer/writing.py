@@ -69,8 +69,7 @@ def write_group(
             while not sequence.is_full and (result := next(results, None)):
                 (number, _), encoded = result
                 sequence.begin_source(number, group.recorded[number])
-                if encoded.sample:
-                    keep_sample(folder, encoded.sample)
+                keep_sample(folder, encoded.sample)
                 sequence.add(encoded)
                 rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
                 on_span(ends[number - place.source] + encoded.end_bytes, rates)
