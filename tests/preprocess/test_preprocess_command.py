@@ -33,7 +33,7 @@ def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_pat
         "<|endoftext|> (id 0)",
         "<|mask|> (id 2), named by the tokenizer",
         "128 tokens",
-        "bad rows           a.jsonl: 1 row broken JSON (first row 202: Expecting property name",
+        "bad rows           a.jsonl: 1 row broken JSON (first row 202:",
         "documents/s",
         "MB/s",
         "tokens/s",
