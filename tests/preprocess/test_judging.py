@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ SEMICOLONS = "id;text\n" + "".join(f'{number};"{text}"\n' for number, text in en
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 PAGE = "<!DOCTYPE html>\n<html><body>404 Not Found</body></html>\n"
 PACK = {
-    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress,
+    "": bytes, ".gz": partial(gzip.compress, mtime=0), ".bz2": bz2.compress, ".xz": lzma.compress,
     ".zst": lambda content: pa.Codec("zstd").compress(content, asbytes=True),
 }  # fmt: skip
 
@@ -53,6 +54,7 @@ NAMED = [
     (".json", json.dumps({"text": TEXTS}), r'columns, not rows\. .*: jq -c .\.\["text"\]\[\] \| {"text": \.}. < '),
     (".jsonl", "\n".join(map(json.dumps, TEXTS)), "rows are strings, not objects"),
     (".json", json.dumps(TEXTS), r"rows are strings, not objects\. .*: jq -c '\.\[\] \| "),
+    (".jsonl", '{"content": "a", "tags": ["b"]}\n', "Name the field .* with --text-field"),
     (".jsonl", OTHER, r"keys: 'content'\)\. Name the field that holds the text with --text-field"),
     (".json.zst", json.dumps([{"content": text} for text in TEXTS]), "Name the field .* with --text-field"),
     (".csv", OTHER, "Name the field .* with --text-field"),
@@ -73,7 +75,7 @@ NAMED = [
     *((f".raw{end}", content, "Git LFS pointer" if content == LFS else "web page")
       for end in (".parquet", ".jsonl.gz", ".csv.zst", ".txt.xz") for content in (LFS, PAGE)),
     (".raw.jsonl.gz", LINES, r"not compressed\. Take \.gz from its name"),
-    (".jsonl", gzip.compress(LINES.encode(), mtime=0), r"a \.gz file by its first bytes"),
+    (".jsonl", PACK[".gz"](LINES.encode()), r"a \.gz file by its first bytes"),
     (".jsonl", parquet({"text": TEXTS}), r"a \.parquet file by its first bytes"),
     (".jsonl", "", r"is empty\. Remove it"),
     (".jsonl.gz", "\n\n", r"is empty\. Remove it"),
@@ -99,7 +101,9 @@ def test_read_whole(prepare, good, ending, content):
     assert manifest.sources["z" + ending].num_bytes == len(content)
 
 
-@pytest.mark.parametrize(("ending", "content", "message"), NAMED)
+@pytest.mark.parametrize(
+    ("ending", "content", "message"), NAMED, ids=[f"{at}{case[0]}" for at, case in enumerate(NAMED)]
+)
 def test_named(prepare, good, tmp_path, ending, content, message):
     content = content.encode() if isinstance(content, str) else content
     if not ending.startswith(".raw"):
@@ -134,7 +138,8 @@ def test_all_bad_sources_of_a_group_are_named_at_once(prepare, good):
     lines = str(failure.value).splitlines()
     assert [f"{number:02}.jsonl gives no document" in line for number, line in enumerate(lines[:10])] == [True] * 10
     assert lines[10:] == [
-        "and 2 more sources that are no better.", "To go on without such a source, leave it out: --exclude 00.jsonl",
+        "and 2 more sources that are no better.",
+        f"To go on without such a source, leave it out: --exclude {good.with_name('00.jsonl')}",
     ]  # fmt: skip
 
 

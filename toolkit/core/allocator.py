@@ -42,7 +42,8 @@ def available_memory() -> int:
     with suppress(OSError, ValueError):  # there is none, or it says "max"
         group = Path("/sys/fs/cgroup")
         most, current = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        available = min(available, most - current)
+        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        available = min(available, most - current + int(cached.get("inactive_file", 0)))
     return available
 
 

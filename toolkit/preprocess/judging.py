@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import PurePosixPath
+from glob import escape
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, quoted
@@ -48,8 +48,7 @@ def check_sources(
     if len(bad) > _MOST_NAMED:
         lines.append(f"and {len(bad) - _MOST_NAMED:,} more sources that are no better.")
     if bad:
-        name = quoted(PurePosixPath(bad[0][0].name).name)
-        lines.append(f"To go on without such a source, leave it out: --exclude {name}")
+        lines.append(f"To go on without such a source, leave it out: --exclude {quoted(escape(bad[0][0].name))}")
     if broken:
         lines.insert(0, str(broken))
     if lines:
@@ -146,9 +145,13 @@ def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
     if isinstance(value[0] if is_array and value else value, str):
         command = f"jq -c '{'.[] | ' if is_array else ''}{{{field}: .}}'"
         return f"Its rows are strings, not objects. Write objects: {_command(source, command)}"
-    if not isinstance(value, dict) or (len(line) == end and text[end:].strip()):
+    lists = {
+        key: rows
+        for key, rows in (value.items() if isinstance(value, dict) else ())
+        if isinstance(rows, list) and rows and (key == settings.text_field or isinstance(rows[0], dict))
+    }
+    if not isinstance(value, dict) or (len(line) == end and (text[end:].strip() or not lists)):
         return None  # an array, or one object in a line
-    lists = {key: rows for key, rows in value.items() if isinstance(rows, list) and rows}
     if text[end:].strip() or not lists:
         return f"Its objects do not stand one in a line each. Write them so: {_command(source, 'jq -c .')}"
     if settings.text_field in lists:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tokenization import Tokenizer
+import numpy as np
+import numpy.typing as npt
+
+from tokenization import CannotEncode, Tokenizer
 from tokenization.losses import characters, lost_characters, saved_difference
 from toolkit.core.errors import UserError
 from toolkit.preprocess.writer.ledger import TextLosses
@@ -34,13 +37,17 @@ def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextLosses:
     # What was resumed was noted twice.
     texts = list(dict.fromkeys(texts))
     texts = texts[:: -(-len(texts) // _MOST_TEXTS) or 1]
-    if (difference := saved_difference(tokenizer, texts)) is not None:
+    encoded = dict[str, npt.NDArray[np.uint32]]()
+    for text in texts:
+        with suppress(CannotEncode):  # The sample may have cut a word of which the rest has no token.
+            encoded[text] = tokenizer.encode_batch([text])[0]
+    if (difference := saved_difference(tokenizer, list(encoded))) is not None:
         raise UserError(
             f"the tokenizer folder of this corpus would give other ids than its documents have: {difference}. "
             "No corpus.json was written. Give a tokenizer.json that was made of this tokenizer: its ids are its own."
         )
     lost, sampled = Counter[str](), 0
-    for text in texts:
-        lost += lost_characters(tokenizer, text, tokenizer.encode_batch([text])[0])
+    for text, ids in encoded.items():
+        lost += lost_characters(tokenizer, text, ids)
         sampled += characters(text).total()
     return TextLosses(sampled, lost)

@@ -88,8 +88,9 @@ def _accounts(
         if name not in accounts and (broken or sequence.is_full):
             continue  # It may not have been reached. In a group that is read whole, it has no span.
         account = accounts.setdefault(name, Account())
-        if not (sequence.is_full and name == last):
-            account.num_bytes = file.num_bytes
+        if sequence.is_full and name == last:
+            continue  # A limit ends the reading in it.
+        account.num_bytes = file.num_bytes
         if file.name not in str(broken):
             yield file, account
 
