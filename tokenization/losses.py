@@ -2,14 +2,14 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
 from tokenization.comparison import first_difference
 from tokenization.errors import Difference
-from tokenization.reference import HuggingFaceReference, Ids
+from tokenization.reference import HuggingFaceReference, Ids, Lengths
 from tokenization.tokenizer import Tokenizer
 
 
@@ -28,22 +28,28 @@ def lost_characters(tokenizer: Tokenizer, text: str, ids: Ids) -> Counter[str]:
     return characters(text) - characters(_read(tokenizer, ids))
 
 
-def saved_difference(tokenizer: Tokenizer, texts: Sequence[str]) -> Difference | None:
-    """Compare the ids of texts with those that the saved files give; None if all are equal."""
+def saved_difference(tokenizer: Tokenizer, encoded: Mapping[str, Ids]) -> Difference | None:
+    """Compare what `encode_batch` made of texts with the ids that the saved files give; None if all are equal."""
     from tokenizers import Tokenizer as Backend
 
     # In a saved tokenizer the mask is a token, and in a text that is encoded here it is not.
-    texts = [text for text in texts if tokenizer.mask.text not in text]
+    texts = [text for text in encoded if tokenizer.mask.text not in text]
     end, frame = tokenizer.appended_ids, tokenizer.frame
     content = tokenizer.files["tokenizer.json"]
     # A converted form is saved as the text that it was read from.
     saved = tokenizer.backend if content is tokenizer.form else Backend.from_str(content)
     saved.encode_special_tokens = not tokenizer.rules.parse_special_text
     num_framing = len(frame.front) + len(frame.back) - end.size
-    encoded = HuggingFaceReference(saved).encode(texts)
-    found = [np.concatenate([ids, end]) if ids.size > num_framing else end[:0] for ids in encoded]
-    lengths = np.fromiter((ids.size for ids in found), dtype=np.int64, count=len(found))
-    return first_difference(texts, tokenizer.encode_batch(texts), (np.concatenate([end[:0], *found]), lengths))
+    found = [
+        np.concatenate([ids, end]) if ids.size > num_framing else end[:0]
+        for ids in HuggingFaceReference(saved).encode(texts)
+    ]
+    return first_difference(texts, _joined([encoded[text] for text in texts]), _joined(found))
+
+
+def _joined(ids: Sequence[Ids]) -> tuple[Ids, Lengths]:
+    """Ids of all texts one after the other, and the number of each."""
+    return np.concatenate([np.empty(0, np.uint32), *ids]), np.fromiter(map(len, ids), np.int64, len(ids))
 
 
 def _read(tokenizer: Tokenizer, ids: Ids) -> str:

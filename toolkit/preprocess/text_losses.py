@@ -41,7 +41,7 @@ def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextLosses:
     for text in texts:
         with suppress(CannotEncode):  # The sample may have cut a word of which the rest has no token.
             encoded[text] = tokenizer.encode_batch([text])[0]
-    if (difference := saved_difference(tokenizer, list(encoded))) is not None:
+    if (difference := saved_difference(tokenizer, encoded)) is not None:
         raise UserError(
             f"the tokenizer folder of this corpus would give other ids than its documents have: {difference}. "
             "No corpus.json was written. Give a tokenizer.json that was made of this tokenizer: its ids are its own."
