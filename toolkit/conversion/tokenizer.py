@@ -1,6 +1,5 @@
 """Tokenizer of an imported model, with notes on its special tokens."""
 
-import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from tokenization import EncodingRules, MaskOrigin, Tokenizer
 from tokenization.comparison import transformers_differences
 from toolkit.conversion.families import Described
 from toolkit.core.errors import UserError
+from toolkit.model_folder import read_json, update_json
 
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
@@ -146,19 +146,3 @@ def preprocess_options(tokenizer: Tokenizer) -> str:
     if tokenizer.eod_id is not None:
         return ""
     return " --no-eod" if tokenizer.own_frame.back else " --eod TOKEN"
-
-
-def update_json(path: Path, changes: dict[str, object]) -> None:
-    """Change keys of a JSON file, or create it."""
-    write_json(path, read_json(path) | changes)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file, indented."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Content of a JSON file; nothing where there is none."""
-    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return content

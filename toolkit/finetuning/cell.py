@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from torch import nn
-from transformers import PreTrainedTokenizerFast, set_seed
+from transformers import set_seed
 
 from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
@@ -30,6 +30,7 @@ from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once, open_training_folder
+from toolkit.model_folder import add_old_keys, save_tokenizer
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
 _UNFINISHED = ".unfinished"
@@ -105,6 +106,7 @@ def prepare(
     dataset_name: str | None = None,
 ) -> PreparedTask:
     """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own."""
+    source = task.framed(source)
     return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 
@@ -242,15 +244,12 @@ def _identity(files: Iterable[Path]) -> list[list[str | int]]:
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
     """Write a new folder: what a former run left in one would be loaded with this one's weights."""
     shutil.rmtree(folder, ignore_errors=True)
-    tokenizer = prepared.source.tokenizer
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        # What training last truncated or padded to would be written along, and other readers of the file obey it.
-        tokenizer.backend_tokenizer.no_truncation()
-        tokenizer.backend_tokenizer.no_padding()
     try:
-        tokenizer.save_pretrained(folder)
+        folder.mkdir(parents=True)
+        save_tokenizer(folder, prepared.source.tokenizer)
         with quiet_transformers():
             prepared.task.save(network, folder, prepared.data)
+        add_old_keys(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(

@@ -86,7 +86,7 @@ def probe_checkpoint(run_dir: str, step: int) -> dict[str, Any]:
     task = _task(settings)
     data = task.read(_files(settings))
     model = ModelSettings.model_validate(checkpoint.manifest.table("model"))
-    features = task.encode(data, _source(checkpoint, model))
+    features = task.encode(data, task.framed(_source(checkpoint, model)))
     scores = probe_scores(task, data, features, _hidden_states(checkpoint, model), steps=settings.steps)
     return {"score": scores[task.metric], **scores}
 

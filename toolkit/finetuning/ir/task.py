@@ -21,6 +21,7 @@ from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
+from toolkit.model_folder import write_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -140,7 +141,7 @@ class Retrieval(Task[JudgedSplits]):
         """The encoder with mean pooling, which tokenizes by itself."""
         settings = self.settings.in_force
         prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
-        return new_embedder(source, protocol=self.settings.protocol, prompts=prompts)
+        return new_embedder(source, prompts=prompts)
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
@@ -234,7 +235,11 @@ class Retrieval(Task[JudgedSplits]):
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
-        cast("SentenceTransformer", network).save(str(folder), create_model_card=False)
+        embedder = cast("SentenceTransformer", network)
+        encoder: Any = embedder[0].model
+        encoder.save_pretrained(folder)
+        longest = embedder[0].max_seq_length
+        write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=embedder.prompts)
 
 
 def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
