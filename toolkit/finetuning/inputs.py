@@ -44,10 +44,10 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
         content["post_processor"] = framing_post_processor(backend, front=frame.front, back=back, between=between)
         tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
-            model_input_names=[name for name in tokenizer.model_input_names if name in source.accepted],
             clean_up_tokenization_spaces=False,
             **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
         )
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
     tokenizer.model_max_length = paper_length(source) if is_paper else source.max_length
     return replace(source, tokenizer=tokenizer)
 
