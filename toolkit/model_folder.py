@@ -110,17 +110,16 @@ def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[st
     write_json(folder / _POOLING / CONFIG_FILE, pooling)
 
 
-def write_card(
-    folder: Path,
+def card(
     paragraphs: Iterable[str],
     *,
     title: str,
     library: str,
     pipeline: str,
     base: str | None = None,
-    facts: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the model card, a title and paragraphs below the metadata that the hub reads.
+    facts: Mapping[str, str],
+) -> str:
+    """The text of a model card: a title and paragraphs below the metadata that the hub reads.
 
     `base` is the model that this one was made from, said where it is an id of the hub; `facts` are those of its card
     that still hold (`card_facts`).
@@ -132,20 +131,23 @@ def write_card(
         pipeline_tag=pipeline,
         base_model=base if base is not None and base.count("/") == 1 and not Path(base).exists() else None,
         tags=["encoder-pretraining-toolkit", *([library] if library == "sentence-transformers" else [])],
-        **{"language": None, "license": None, **(facts or {})},
+        language=facts["language"].split() if "language" in facts else None,
+        license=facts.get("license"),
     )
     made = f"Written by encoder-pretraining-toolkit {toolkit.__version__}.\n"
     text = "\n".join(part for part in (f"# {title}\n", *paragraphs, made) if part)
-    (folder / CARD_FILE).write_text(f"---\n{data.to_yaml()}\n---\n\n{text}", encoding="utf-8")
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
 
 
-def card_facts(folder: Path) -> dict[str, Any]:
-    """`language` and `license` in a model's card, which hold for what is made from it as well; nothing without one."""
+def card_facts(model: str | Path) -> dict[str, str]:
+    """What holds for models made from a folder, or a model of the hub, too: `license` and `language` (with blanks)."""
     from huggingface_hub import ModelCard
 
     with suppress(OSError, ValueError):
-        data = ModelCard.load(folder / CARD_FILE, ignore_metadata_errors=True).data.to_dict()
-        return {key: data[key] for key in ("language", "license") if data.get(key)}
+        place = Path(model) / CARD_FILE if Path(model).is_dir() else model
+        data = ModelCard.load(place, ignore_metadata_errors=True).data.to_dict()
+        found = {key: data[key] for key in ("language", "license") if data.get(key)}
+        return {key: value if isinstance(value, str) else " ".join(map(str, value)) for key, value in found.items()}
     return {}
 
 

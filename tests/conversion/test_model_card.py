@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import ModelCard
 
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion.card import model_card
@@ -16,13 +17,16 @@ def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[...
 
     card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder", architecture="EuroBertForMaskedLM")
 
-    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n\n# wiki-encoder\n")
+    written = ModelCard(card).data
+    assert (written.library_name, written.pipeline_tag, written.base_model) == ("transformers", "fill-mask", None)
+    assert written.tags == ["encoder-pretraining-toolkit"]
+    assert "---\n\n# wiki-encoder\n" in card
     for row in (
         "| updates | 20 of 40 |",
         "| tokens seen | 20,000 |",
         "| schedule | clm (10 steps), then mlm (30 steps, mask_ratio 0.4) |",
         "| parameters | 123,200 |",
-        "| data | wiki |",
+        "| data | wiki, digest `",
         "| positions in a row | 128 (documents) |",
         "| peak learning rate | 0.001 |",
         "| loss, mlm | 4.2500 nats per token |",

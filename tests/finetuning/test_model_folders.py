@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from tests.support.hf_encoders import WORDS, save_encoder
@@ -18,7 +19,13 @@ from toolkit.finetuning import get_task, load_classifier
 from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "modernbert", "qwen3", "bert")
-OLD = ("transformers==4.57.*", "tokenizers==0.22.*", "huggingface_hub<1", "sentence-transformers==5.1.*", "datasets==4.1.*")
+OLD = (
+    "transformers==4.57.*",
+    "tokenizers==0.22.*",
+    "huggingface_hub<1",
+    "sentence-transformers==5.1.*",
+    "datasets==4.1.*",
+)
 
 
 def sentences(count, *, seed=0, words=WORDS):
@@ -78,12 +85,26 @@ def trained(task, family, folder):
     return folder / "out/model", inputs, [answer(row) for row in rows]
 
 
+def check_card(model, family, task):
+    """The card names the pipeline that answers, has the scores, and its example runs."""
+    text = (model / "README.md").read_text()
+    result = json.loads((model.parent / "result.json").read_text())
+    names = {"sc": "text-", "tc": "token-", "qa": "question-answering", "ir": "sentence-similarity"}
+    has_head_beside = task == "sc" and family in ("qwen3", "bert")
+    assert ModelCard(text).data.pipeline_tag.startswith("feature-" if has_head_beside else names[task])
+    assert f"| test | {result['test'][result['metric']]:.4f} |" in text
+    title = f"{family}-{result['dataset']}"
+    assert f"# {title}\n" in text
+    exec(text.split("```python\n")[1].split("```")[0].replace(f"'{title}'", repr(str(model))), {})
+
+
 @pytest.mark.parametrize("task", DATA)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_gives_the_answers_of_its_predictions(tmp_path, family, task):
     model, inputs, expected = trained(task, family, tmp_path)
     assert len({json.dumps(answer) for answer in expected}) > 1
     check_by_old_rules(model)
+    check_card(model, family, task)
     if task != "sc" or family in ("eurobert", "modernbert"):
         assert READERS[task](str(model), inputs) == expected
         return

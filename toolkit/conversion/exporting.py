@@ -39,7 +39,7 @@ from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import hub_type
 from toolkit.model.parameters import HEAD
-from toolkit.model_folder import add_old_keys, write_json, write_modules
+from toolkit.model_folder import CARD_FILE, add_old_keys, write_json, write_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -138,7 +138,7 @@ def to_hf(
             library="sentence-transformers" if sentence_transformers else "transformers",
             left_out=left_out,
         )
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
         parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
             raise ToolkitError(

@@ -58,6 +58,8 @@ class Task(ABC, Generic[DataT]):
     """Given to decoders too; None leaves them as they are."""
     dtype: ClassVar[Precision | None] = None
     """Compute dtype; None: what training is fastest in."""
+    pipeline: ClassVar[str] = "feature-extraction"
+    """Of fine-tuned models, as the hub calls it."""
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings

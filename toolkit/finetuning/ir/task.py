@@ -80,6 +80,7 @@ class Retrieval(Task[JudgedSplits]):
     """Mean pooling, trained against the other documents of a batch; exact search of the whole collection."""
 
     name: ClassVar[str] = "ir"
+    pipeline: ClassVar[str] = "sentence-similarity"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "ndcg@10", "paper": "paper_ndcg@10"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("mrr@10", "recall@100")}
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
