@@ -27,8 +27,8 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
     Raises:
         UserError: something has to be added, and the tokenizer is none that could be changed.
     """
-    tokenizer, eos_id = copy.deepcopy(source.tokenizer), source.tokenizer.eos_token_id
-    is_paper, end_id = protocol == "paper", missing_end_id(source.tokenizer)
+    tokenizer, is_paper = copy.deepcopy(source.tokenizer), protocol == "paper"
+    end_id = missing_end_id(tokenizer)
     has_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
     if is_paper or end_id is not None or not has_template:
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -38,8 +38,16 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
                 "between two, and is not a tokenizer.json that could be changed. Use an encoder with one."
             )
         frame = Frame() if is_paper else post_processor_frame(backend)
-        back = [*frame.back, *([eos_id] if is_paper and eos_id is not None else [] if end_id is None else [end_id])]
-        between = _between(tokenizer) if has_template else _line_break(tokenizer)
+        end_id = tokenizer.eos_token_id if is_paper else end_id
+        back = [*frame.back, *([] if end_id is None else [end_id])]
+        if is_paper:
+            between = []
+        elif has_template:
+            owners = (pair := tokenizer("a", "a")).sequence_ids(0)
+            between = pair.input_ids[len(owners) - owners[::-1].index(0) : owners.index(1)]
+        else:
+            line_break = tokenizer("\n", add_special_tokens=False).input_ids
+            between = [token_id for token_id in line_break if token_id != tokenizer.unk_token_id]
         content = json.loads(backend.to_str())
         content["post_processor"] = framing_post_processor(backend, front=frame.front, back=back, between=between)
         tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
@@ -50,21 +58,6 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
     tokenizer.model_max_length = paper_length(source) if is_paper else source.max_length
     return replace(source, tokenizer=tokenizer)
-
-
-def _between(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids between the texts of a pair, by the tokenizer's own template."""
-    pair = tokenizer("a", "a")
-    owners = pair.sequence_ids(0)
-    after, begin = len(owners) - owners[::-1].index(0), owners.index(1)
-    between: list[int] = pair.input_ids[after:begin]
-    return between
-
-
-def _line_break(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids of a line break; none where the vocabulary has none."""
-    ids = tokenizer("\n", add_special_tokens=False).input_ids
-    return [token_id for token_id in ids if token_id != tokenizer.unk_token_id]
 
 
 class InputBuilder:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers import AutoModel
+from transformers import AutoModel, PreTrainedModel
 
 from toolkit.core.console import progress, quiet_transformers
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import check_room
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import settle_accelerator
-from toolkit.model_folder import save_tokenizer
+from toolkit.model_folder import save_tokenizer, write_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -34,22 +34,23 @@ def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "Sentence
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    encoder = load_network(AutoModel, source)
-    tokenizer = source.tokenizer
+    encoder, tokenizer = load_network(AutoModel, source), source.tokenizer
     check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
-    # The module reads a folder only; the encoder itself is the one that was loaded and checked.
+    # It reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
-        encoder.save_pretrained(folder)
         save_tokenizer(Path(folder), tokenizer)
-        transformer = Transformer(folder)
-    transformer.model = encoder
-    transformer.max_seq_length = tokenizer.model_max_length
-    pooling = Pooling(encoder.config.hidden_size, pooling_mode="mean")
-    return SentenceTransformer(
-        modules=[transformer, pooling], prompts=prompts, similarity_fn_name="cosine", device="cpu"
-    )
+        save_encoder(Path(folder), encoder, longest=tokenizer.model_max_length, prompts=prompts)
+        embedder = SentenceTransformer(folder, device="cpu")
+    module: Any = embedder[0]
+    module.model = encoder
+    return embedder
+
+
+def save_encoder(folder: Path, encoder: PreTrainedModel, *, longest: int, prompts: dict[str, str]) -> None:
+    """Write an encoder, and the modules that make a SentenceTransformer of its folder."""
+    encoder.save_pretrained(folder)
+    write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=prompts)
 
 
 def search(

@@ -15,13 +15,12 @@ from toolkit.core.text import counted
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection, Judgements
 from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
-from toolkit.finetuning.ir.embedding import new_embedder, search
+from toolkit.finetuning.ir.embedding import new_embedder, save_encoder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
-from toolkit.model_folder import write_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -237,10 +236,8 @@ class Retrieval(Task[JudgedSplits]):
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
         embedder = cast("SentenceTransformer", network)
-        encoder: Any = embedder[0].model
-        encoder.save_pretrained(folder)
-        longest = embedder[0].max_seq_length
-        write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=embedder.prompts)
+        module: Any = embedder[0]
+        save_encoder(folder, module.model, longest=module.max_seq_length, prompts=embedder.prompts)
 
 
 def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
