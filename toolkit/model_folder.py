@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import toolkit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Library = Literal["transformers", "sentence-transformers"]
 CONFIG_FILE, CARD_FILE = "config.json", "README.md"
 _TOKENIZER, _TOKENIZER_CONFIG, _POOLING = "tokenizer.json", "tokenizer_config.json", "1_Pooling"
 _LIBRARY = "sentence_transformers.models"
@@ -114,7 +115,7 @@ def card(
     paragraphs: Iterable[str],
     *,
     title: str,
-    library: str,
+    library: Library,
     pipeline: str,
     base: str | None = None,
     facts: Mapping[str, str],

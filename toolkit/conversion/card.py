@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
-from toolkit.model_folder import card, table
+from toolkit.model_folder import Library, card, table
 from toolkit.objectives.mlm import MaskedNextTokenPrediction
 from toolkit.run.identity import last_kinds
 from toolkit.run.old_branches import as_fork
@@ -78,7 +78,7 @@ def model_card(
     *,
     name: str,
     architecture: str,
-    library: Literal["transformers", "sentence-transformers"] = "transformers",
+    library: Library = "transformers",
     left_out: frozenset[str] = frozenset(),
 ) -> str:
     """The text of README.md; `name`, of the written folder, is its title.

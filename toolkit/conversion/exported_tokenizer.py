@@ -8,13 +8,13 @@ from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.conversion.masked_texts import with_mask_as_trained
 from toolkit.core.files import copy_files
-from toolkit.model_folder import read_json, write_tokenizer
+from toolkit.model_folder import Library, read_json, write_tokenizer
 
 _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 
 
 def export_tokenizer(
-    folder: Path, source: Checkpoint, *, form: ExportForm, longest: int, pools: bool
+    folder: Path, source: Checkpoint, *, form: ExportForm, longest: int, library: Library
 ) -> tuple[str, ...]:
     """Copy the tokenizer into `folder`, set what the model needs, and say what could not be kept as in training.
 
@@ -23,7 +23,7 @@ def export_tokenizer(
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
       what its tokenizer puts around texts. A decoder continues a text: nothing stands behind it.
-    - Where the states of a text are pooled, none of them is without a token: an end, where it has no frame at all.
+    - For sentence-transformers, which pools what a text has, a text without any frame gets an end.
     - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
     """
     from tokenizers import Tokenizer
@@ -37,7 +37,7 @@ def export_tokenizer(
         config["pad_token"] = backend.id_to_token(pad_id)
     own, is_encoder = post_processor_frame(backend), form is ExportForm.BIDIRECTIONAL
     frame = read_document_frame(folder, backend, eos_id=vocabulary.eos_id) if is_encoder else Frame(own.front)
-    if pools and frame == Frame() and vocabulary.eos_id is not None:
+    if library == "sentence-transformers" and frame == Frame() and vocabulary.eos_id is not None:
         frame = Frame(back=(vocabulary.eos_id,))
     (folder / ENCODING_FILE).unlink(missing_ok=True)
     difference = None

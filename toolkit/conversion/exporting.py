@@ -39,7 +39,7 @@ from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import hub_type
 from toolkit.model.parameters import HEAD
-from toolkit.model_folder import CARD_FILE, add_old_keys, write_json, write_modules
+from toolkit.model_folder import CARD_FILE, Library, add_old_keys, write_json, write_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -111,6 +111,7 @@ def to_hf(
             "--sentence-transformers adds modules to an encoder, and --form causal writes a decoder. Leave one of "
             "the two out."
         )
+    library: Library = "sentence-transformers" if sentence_transformers else "transformers"
     check_output(out)
     source = open_checkpoint(checkpoint)
     settings, vocabulary = settings_of(source), source.manifest.vocabulary.vocabulary()
@@ -124,20 +125,13 @@ def to_hf(
         _write_config(folder, config, form)
         _write_weights(folder, source, tensors, dtype, left_out=left_out)
         longest = settings.max_position_embeddings
-        differences = export_tokenizer(folder, source, form=form, longest=longest, pools=sentence_transformers)
+        differences = export_tokenizer(folder, source, form=form, longest=longest, library=library)
         if sentence_transformers:
-            # Texts longer than rows in training are cut.
             row_length = source.manifest.table("data").get("sequence_length")
             longest = min(row_length, longest) if isinstance(row_length, int) else longest
             write_modules(folder, width=settings.hidden_size, longest=longest, prompts={})
-        card = model_card(
-            source.manifest,
-            form,
-            name=out.name,
-            architecture=hub.class_name,
-            library="sentence-transformers" if sentence_transformers else "transformers",
-            left_out=left_out,
-        )
+        named = {"name": out.name, "architecture": hub.class_name}
+        card = model_card(source.manifest, form, **named, library=library, left_out=left_out)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
         parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
