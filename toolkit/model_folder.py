@@ -84,7 +84,7 @@ def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
     )
 
 
-def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[str, str]) -> None:
+def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[str, str | None]) -> None:
     """Write the files of sentence-transformers: the encoder, then the mean over all tokens; compared by the cosine.
 
     `longest` tokens of a text are read; `prompts`, by name, stand in front of texts.
@@ -156,11 +156,6 @@ def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:
     """A table of a card."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
-
-
-def update_json(path: Path, changes: dict[str, Any]) -> None:
-    """Change keys of a JSON file, or create it."""
-    write_json(path, read_json(path) | changes)
 
 
 def write_json(path: Path, content: object) -> None:

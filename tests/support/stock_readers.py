@@ -16,13 +16,13 @@ from transformers import pipeline as stock_pipeline
 
 def classified(folder: str, rows: list[dict[str, str]]) -> list[str]:
     """Labels of texts, or of pairs of texts."""
-    classify = stock_pipeline("text-classification", model=folder, device="cpu")
+    classify: Any = stock_pipeline("text-classification", model=folder, device="cpu")
     return [classify(row)["label"] for row in rows]
 
 
 def tagged(folder: str, texts: list[str]) -> list[list[str]]:
     """A tag for each word; a word is a token."""
-    tagger = stock_pipeline("token-classification", model=folder, device="cpu", ignore_labels=[])
+    tagger: Any = stock_pipeline("token-classification", model=folder, device="cpu", ignore_labels=[])
     return [[answer["entity"] for answer in tagger(text) if answer["word"] in text.split()] for text in texts]
 
 

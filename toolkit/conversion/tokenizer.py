@@ -9,7 +9,7 @@ from tokenization import EncodingRules, MaskOrigin, Tokenizer
 from tokenization.comparison import transformers_differences
 from toolkit.conversion.families import Described
 from toolkit.core.errors import UserError
-from toolkit.model_folder import read_json, update_json
+from toolkit.model_folder import read_json, write_json
 
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
@@ -122,7 +122,8 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
         for file in (_JSON, *_PAIR, *_NAMES):
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
-        update_json(Path(place) / _CONFIG, {f"{role}_token": text for role, text in names.items()})
+        named = {f"{role}_token": text for role, text in names.items()}
+        write_json(Path(place) / _CONFIG, read_json(Path(place) / _CONFIG) | named)
         return tokenization.load(Path(place), mask_token=policy, rules=_RULES)
 
 

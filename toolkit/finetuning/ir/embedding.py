@@ -5,7 +5,7 @@ A SentenceTransformer tokenizes by itself, in training, in our search and wherev
 Shapes: Q queries, C documents of a chunk, D width of the vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "Sentence
     return embedder
 
 
-def save_encoder(folder: Path, encoder: PreTrainedModel, *, longest: int, prompts: dict[str, str]) -> None:
+def save_encoder(folder: Path, encoder: PreTrainedModel, *, longest: int, prompts: Mapping[str, str | None]) -> None:
     """Write an encoder, and the modules that make a SentenceTransformer of its folder."""
     encoder.save_pretrained(folder)
     write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=prompts)
