@@ -1,9 +1,10 @@
 """Cells that a grid file declares and that have no result: not run, failed, or diverged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from toolkit.core.text import counted
 from toolkit.experiments.grid.cells import Cell, Score
 from toolkit.experiments.grid.folder import Declaration, GridFolder
 
@@ -41,3 +42,11 @@ def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
     if error is None:
         return MissingCell(cell, MissingReason.NOT_RUN)
     return MissingCell(cell, MissingReason.FAILED, error.strip().rpartition("\n")[2])
+
+
+def missing_summary(missing: Sequence[MissingCell]) -> str:
+    """'3 runs have no result: 2 not run, 1 diverged'; empty where none is missing."""
+    numbers = {reason: sum(one.reason is reason for one in missing) for reason in MissingReason}
+    parts = ", ".join(f"{number:,} {reason}" for reason, number in numbers.items() if number)
+    have = "has" if len(missing) == 1 else "have"
+    return f"{counted(len(missing), 'run')} {have} no result: {parts}" if missing else ""
