@@ -43,7 +43,7 @@ _GPU_SWITCH_SECONDS = 5e-4
 class StopRequest(StopSignals):
     """Request to stop this process after its current step.
 
-    Two ways in: a signal to any rank (SIGTERM, SIGUSR1, SIGHUP), for a run under the bare `deepspeed` launcher; and a
+    Two ways in: a signal to any rank (`stop_signals`), for a run under the bare `deepspeed` launcher; and a
     stop file, which the process that started the run creates when it gets such a signal itself. The file also covers
     the seconds in which ranks are still importing, when a signal would end them.
     """

@@ -3,6 +3,8 @@
 A run on the bundled corpus, Wikipedia text that travels with the package, has it made into shards where it is missing.
 """
 
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,7 +57,10 @@ def train_run(
             with run.folder.locked():
                 run.write()
             arguments = ["--run_dir", str(run.folder.path), *([] if until is None else ["--until", str(until)])]
-            return launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
+            code = launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
+        if code == 128 + signal.SIGKILL:
+            print(what_is_left(declared.folder, how="killed"), file=sys.stderr, flush=True)
+        return code
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_left(declared.folder)) from None
 
