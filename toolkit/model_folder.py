@@ -24,7 +24,8 @@ _LIBRARY = "sentence_transformers.models"
 def add_old_keys(folder: Path) -> None:
     """Add what transformers 4 looks for in `config.json`, and 5 has under another name: the bases of rotary angles."""
     config = read_json(folder / CONFIG_FILE)
-    angles, layers, old = config.get("rope_parameters") or {}, config.get("layer_types") or [], {}
+    angles, layers = config.get("rope_parameters") or {}, config.get("layer_types") or []
+    old: dict[str, Any] = {}
     if "full_attention" in angles:
         globals_ = (number for number, kind in enumerate(layers) if number and kind == "full_attention")
         old["global_attn_every_n_layers"] = next(globals_, len(layers))
