@@ -32,7 +32,7 @@ def check_by_old_rules(folder: Path) -> None:
     if (folder / "head.safetensors").exists():
         assert "id2label" not in config
     if (folder / "modules.json").exists():
-        modules = _read(folder / "modules.json")
+        modules: Any = _read(folder / "modules.json")
         assert [(module["path"], module["type"]) for module in modules] == [
             ("", "sentence_transformers.models.Transformer"),
             ("1_Pooling", "sentence_transformers.models.Pooling"),
