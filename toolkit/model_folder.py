@@ -36,7 +36,8 @@ def add_old_keys(folder: Path) -> None:
         old["rope_theta"] = angles["rope_theta"]
         if angles.get("rope_type", "default") != "default":
             old["rope_scaling"] = {key: value for key, value in angles.items() if key != "rope_theta"}
-    write_json(folder / CONFIG_FILE, config | old)
+    if old:
+        write_json(folder / CONFIG_FILE, config | old)
 
 
 def write_tokenizer(
