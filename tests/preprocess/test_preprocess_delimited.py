@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from toolkit import tables
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, delimited, iterate_spans, lines
 from toolkit.preprocess.settings import ReadingSettings
@@ -73,7 +74,7 @@ def test_what_does_not_parse_is_named_by_line_and_the_file_refused(tmp_path, con
 
 
 def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "_MOST_FIELD_CHARACTERS", 100)
+    monkeypatch.setattr(tables, "_MOST_FIELD_CHARACTERS", 100)
 
     with pytest.raises(UserError, match=r"in the record at line 3, a field has more than 2\^30 characters"):
         read(tmp_path, "a.csv", b'text\na\n"b\n' + b"row\n" * 50 + b'"\n')
