@@ -28,12 +28,13 @@ from toolkit.data import (
 from toolkit.preprocess.screening.documents import Screening, open_screening, take_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
+from toolkit.preprocess.sources.source import report_splits
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.folder import command_digest, complete_corpus, finished_corpus, open_ledger, start_over
-from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
+from toolkit.preprocess.writer.groups import EXCLUDED, GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
 
@@ -67,6 +68,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    report_splits(files)
     corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
@@ -214,7 +216,8 @@ def _key(
         **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
         **({} if screening is None else screening.key()),
         "sources": [
-            [name, file.num_bytes, file.version] for name, file in zip(recorded_names(files), files, strict=True)
+            [name, file.num_bytes, EXCLUDED if file.is_excluded else file.version]
+            for name, file in zip(recorded_names(files), files, strict=True)
         ],
     }
 

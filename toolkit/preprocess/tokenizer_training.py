@@ -14,6 +14,7 @@ from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Row, Span, iterate_spans
 from toolkit.preprocess.settings import TokenizerTrainingSettings
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
+from toolkit.preprocess.sources.source import report_splits
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
@@ -45,7 +46,9 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
 
     Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
     """
-    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    found = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    report_splits(found)
+    files = [file for file in found if not file.is_excluded]
     _prepare(output, overwrite=settings.overwrite)
     result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()
     with progress("Reading", total=sum(file.num_bytes for file in files) / 1e6, unit="MB") as shown:
@@ -97,7 +100,7 @@ def _texts(
             if result.documents == settings.limit_documents:
                 break
     if not result.documents:
-        raise no_documents_error(files, result.skipped)
+        raise no_documents_error(result.skipped)
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 

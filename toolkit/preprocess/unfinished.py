@@ -59,7 +59,8 @@ class UnfinishedCorpus:
         settings: PreprocessSettings,
         screening: Screening | None,
     ) -> None:
-        self.output, self.files, self.key, self.settings = output, files, key, settings
+        self.output, self.key, self.settings = output, key, settings
+        self.files = [file for file in files if not file.is_excluded]
         self.groups, self.why_reference, self.screening = groups_of(files), "", screening
         self._forget()
 
@@ -250,7 +251,7 @@ class UnfinishedCorpus:
     def _merge(self, ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
         documents = self.tally.both.documents
         if not documents:
-            raise no_documents_error(self.files, self.tally.skipped)
+            raise no_documents_error(self.tally.skipped)
         if not self.tally.kept.documents:
             raise UserError(
                 f"all {documents:,} documents are held out by --holdout {self.settings.holdout}; none is left for the "

@@ -12,7 +12,15 @@ from typing import Any
 from tokenization.hub import HubName, endpoint
 from toolkit.core.errors import UserError
 from toolkit.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
-from toolkit.preprocess.sources.source import Format, Source, format_of, is_hidden, report_other_kinds, split_of
+from toolkit.preprocess.sources.source import (
+    OTHER_KIND,
+    Format,
+    Source,
+    format_of,
+    is_hidden,
+    report_left_out,
+    split_of,
+)
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30
@@ -71,7 +79,7 @@ class _Repository:
             found = [*_split(splits, wanted_split, configuration, repository=self._repository)]
         # Where no README says what a configuration is, only those that hold rows: most repositories have other files.
         others = {path for path in paths if not path.endswith(".parquet") and (described or format_of(path))}
-        report_other_kinds(others, place=f" in the data set {self._name}")
+        report_left_out(dict.fromkeys(others, OTHER_KIND), place=f" in the data set {self._name}")
         return [self._source(path) for path in sorted(set(found))]
 
     def _described(self) -> Mapping[str, Mapping[str, Any]]:

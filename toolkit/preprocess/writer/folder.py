@@ -32,6 +32,7 @@ from toolkit.data import (
 from toolkit.preprocess.screening.documents import forget_screened
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer.groups import (
+    EXCLUDED,
     GROUPS_FOLDER,
     HOLDOUT_FOLDER,
     group_folder,
@@ -78,9 +79,11 @@ def _in_use(folder: Path) -> str:
 
 
 def command_digest(key: Mapping[str, Any]) -> str:
-    """SHA-256 of the options and sources in a corpus's key: equal wherever, whenever and with whatever it is made."""
+    """SHA-256 of the options and sources in a corpus's key, whenever and with whatever it is made."""
     options = {name: value for name, value in key.items() if name.startswith("--")}
-    return digest_of([options, [(name, num_bytes) for name, num_bytes, _ in key["sources"]]])
+    sources = [(*name, version) for *name, version in key["sources"] if version != EXCLUDED]
+    # The version of a file of this machine is a time, in nanoseconds.
+    return digest_of([options, [source[: 2 + (not source[2].isdecimal())] for source in sources]])
 
 
 def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) -> CorpusManifest | None:
@@ -92,7 +95,6 @@ def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) 
         is_same = (
             manifest.command_sha256 == command_digest(key) and manifest.tokenizer.fingerprint == tokenizer.fingerprint
         )
-        # The version of a file of this machine is a time, in nanoseconds.
         if is_same and not any(version.isdecimal() and int(version) > written for *_, version in key["sources"]):
             return manifest
     return None
@@ -160,7 +162,13 @@ def _not_resumable(
         return f"an unfinished corpus of which {missing[0]} is missing: "
     # A source that failed may be mended; what was made of the others stays.
     failed = {int(file.stem) for file in (folder / GROUPS_FOLDER).glob("*error")}
-    lost = [n for n in _with_other_sources(groups, ledger.key, key) if _num_shards(groups[n]) and n not in failed]
+    # Nor is a group that had a source too many.
+    out = {name for which in (ledger.key, key) for name, _, version in which["sources"] if version == EXCLUDED}
+    keys = [
+        {"sources": [source[:2] if source[0] in out else source for source in which["sources"]]}
+        for which in (ledger.key, key)
+    ]
+    lost = [n for n in _with_other_sources(groups, *keys) if _num_shards(groups[n]) and n not in failed]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
     num_shards = _num_shards(ledger, *groups.values())
     if settings.engine == "reference" and not ledger.why_reference:
@@ -174,7 +182,7 @@ def _not_resumable(
 def _with_other_sources(groups: Mapping[int, Ledger], *keys: Mapping[str, Any] | None) -> list[int]:
     """Groups whose sources are not the same under both keys."""
     parts = [key["sources"] for key in keys if key is not None]
-    then, now = ([part[its] for its in group_slices([size for _, size, _ in part])] for part in parts)
+    then, now = ([part[its] for its in group_slices([size for _, size, *_ in part])] for part in parts)
     return [number for number in groups if then[number : number + 1] != now[number : number + 1]]
 
 
