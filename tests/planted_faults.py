@@ -1626,9 +1626,9 @@ FAULTS = (
     Fault(
         name="sources: a glob passes over links to nothing",
         path="toolkit/preprocess/sources/walk.py",
-        old="            if not parts[1:] or is_broken_link(path):",
-        new="            if not parts[1:] and not is_broken_link(path):",
-        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_nothing_is_an_error",),
+        old="            broken |= set(filter(is_broken_link, found))",
+        new="",
+        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_a_folder_that_is_not_mounted_is_an_error",),
     ),
     Fault(
         name="adopt: a pair and a link to it are both taken",

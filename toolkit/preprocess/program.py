@@ -169,7 +169,7 @@ def _complete(
             special_text_hits=counts.special_text_hits,
             text=tally.losses.entry(counts),
             skipped=skipped,
-            sources=tally.sources if folder == output else {},
+            sources=tally.entries() if folder == output else {},
             dropped=listed if folder == output else None,
             command_sha256=command_digest(ledger.key) if folder == output else None,
         )

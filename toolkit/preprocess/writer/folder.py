@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import toolkit
@@ -19,12 +18,9 @@ from toolkit.data import (
     CORPUS_MANIFEST,
     DROPPED_FILE,
     CorpusManifest,
-    DroppedEntry,
     EncodingEntry,
     ShardEntry,
-    SourceEntry,
     SpecialIds,
-    TextEntry,
     TokenizerEntry,
     read_manifest,
     write_manifest,
@@ -41,7 +37,7 @@ from toolkit.preprocess.writer.groups import (
     ledger_files,
     moves,
 )
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Account, Ledger, begin_ledger, key_changes, read_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".corpus.lock"
@@ -218,22 +214,16 @@ def complete_corpus(
     tokenizer: Tokenizer,
     *,
     shards: Sequence[ShardEntry],
-    dtype: str,
-    special_text_hits: int,
-    text: TextEntry | None = None,
     skipped: Mapping[str, int],
-    sources: Mapping[str, Account] = MappingProxyType({}),
-    dropped: DroppedEntry | None = None,
-    command_sha256: str | None = None,
+    **entries: Any,
 ) -> CorpusManifest:
-    """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
+    """Write `tokenizer/` and `corpus.json`, with more entries, into the folder of a corpus; returns the manifest."""
     # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
     with atomic_directory(folder / TOKENIZER_FOLDER) as unfinished:
         tokenizer.save(unfinished)
     manifest = CorpusManifest(
         documents=sum(entry.documents for entry in shards),
         tokens=sum(entry.tokens for entry in shards),
-        dtype=dtype,
         toolkit_version=toolkit.__version__,
         tokenizer=TokenizerEntry(
             fingerprint=tokenizer.fingerprint,
@@ -244,21 +234,9 @@ def complete_corpus(
             encoding=EncodingEntry(**tokenizer.encoding()),
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
-        special_text_hits=special_text_hits,
-        text=text,
         skipped=dict(sorted(skipped.items())),
-        sources={
-            name: SourceEntry(
-                documents=account.documents,
-                num_bytes=account.num_bytes,
-                text_bytes=account.text_bytes,
-                skipped=dict(sorted(account.skipped.items())),
-            )
-            for name, account in sources.items()
-        },
-        dropped=dropped,
-        command_sha256=command_sha256,
         shards=tuple(shards),
+        **entries,
     )
     return write_manifest(folder, manifest)
 

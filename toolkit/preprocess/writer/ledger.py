@@ -19,11 +19,11 @@ from pydantic import Field
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted, first_few, printable
-from toolkit.data import ShardEntry, TextEntry
+from toolkit.data import ShardEntry, SourceEntry, TextEntry
 from toolkit.preprocess.readers import Reason
 
 LEDGER_NAME = "unfinished.jsonl"
-_MOST_NAMED = 8
+_MOST_NAMED, _MOST_RECORDED = 8, 1000
 _SHOWN_CHARACTERS = 8
 
 
@@ -62,21 +62,9 @@ class Counts:
 
 
 @dataclass
-class Account:
-    """What one source gave.
+class Account(SourceEntry):
+    """What one source gave; `first_bad` has the first bad row for each reason."""
 
-    Attributes:
-        documents: rows that became documents, of the corpus or of its holdout.
-        num_bytes: size of the file; 0 where a limit ends the reading in it.
-        text_bytes: bytes of the documents as UTF-8.
-        skipped: the other rows by reason.
-        first_bad: the first bad row for each reason.
-    """
-
-    documents: int = 0
-    num_bytes: int = 0
-    text_bytes: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
 
     @property
@@ -150,6 +138,18 @@ class Tally:
         for account in self.sources.values():
             found.update(account.skipped)
         return dict(found)
+
+    def entries(self) -> dict[str, SourceEntry]:
+        """Entries of corpus.json: of many sources those with the most rows skipped, and one of all others."""
+        by_skipped = sorted(self.sources, key=lambda name: -sum(self.sources[name].skipped.values()))
+        others, entries = set(by_skipped[_MOST_RECORDED:]), dict[str, SourceEntry]()
+        for name, account in self.sources.items():
+            entry = entries.setdefault(f"{len(others):,} others" if name in others else name, SourceEntry())
+            entry.documents += account.documents
+            entry.num_bytes += account.num_bytes
+            entry.text_bytes += account.text_bytes
+            entry.skipped = dict(sorted((Counter(entry.skipped) + Counter(account.skipped)).items()))
+        return entries
 
     def bad_sources(self) -> list[str]:
         """A line for each source with bad rows; of many, for the first ones, and how many there are."""
