@@ -1633,7 +1633,7 @@ FAULTS = (
     Fault(
         name="adopt: a pair and a link to it are both taken",
         path="toolkit/preprocess/adoption.py",
-        old='for path, _ in each_once([f"{prefix}.bin" for prefix in found], repeats)]',
+        old='for path, _ in each_once([f"{prefix}.bin" for prefix in found], left_out)]',
         new='for path in (f"{prefix}.bin" for prefix in found)]',
         tests=("tests/preprocess/test_adoption.py::test_a_pair_with_several_names_is_taken_once",),
     ),

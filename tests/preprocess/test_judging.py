@@ -12,6 +12,7 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.data import read_manifest
+from toolkit.preprocess.writer import ledger
 
 TEXTS = [f"text number {number}" for number in range(9)]
 ROWS = [{"text": text} for text in TEXTS]
@@ -141,6 +142,16 @@ def test_all_bad_sources_of_a_group_are_named_at_once(prepare, good):
         "and 2 more sources that are no better.",
         f"To go on without such a source, leave it out: --exclude {good.with_name('00.jsonl')}",
     ]  # fmt: skip
+
+
+def test_the_manifest_has_a_bounded_number_of_accounts(prepare, good, monkeypatch):
+    monkeypatch.setattr(ledger, "_MOST_RECORDED", 2)
+    for name, rows in {"a": ["", "x"], "b": ["y"], "n": ["", "", "z"], "o": ["yz"]}.items():
+        good.with_name(f"{name}.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
+
+    sources = prepare(good.parent, engine="reference").manifest.sources
+    assert list(sources) == ["a.jsonl", "3 others", "n.jsonl"]
+    assert (sources["3 others"].documents, sources["n.jsonl"].skipped) == (302, {"empty": 2})
 
 
 def test_accounts_are_in_the_manifest_and_survive_a_restart(prepare, write_jsonl, tmp_path, monkeypatch):

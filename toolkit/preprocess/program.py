@@ -158,7 +158,8 @@ def _complete(
     corpora = [(output, ledger.shards, tally.kept, tally.skipped)]
     if settings.holdout:
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
-    listed = take_dropped(output / GROUPS_FOLDER, output)
+    sources = tally.entries()
+    dropped = take_dropped(output / GROUPS_FOLDER, output, sources)
     assert ledger.key is not None
     for folder, shards, counts, skipped in corpora:
         manifest = complete_corpus(
@@ -169,8 +170,8 @@ def _complete(
             special_text_hits=counts.special_text_hits,
             text=tally.losses.entry(counts),
             skipped=skipped,
-            sources=tally.entries() if folder == output else {},
-            dropped=listed if folder == output else None,
+            sources=sources if folder == output else {},
+            dropped=dropped if folder == output else None,
             command_sha256=command_digest(ledger.key) if folder == output else None,
         )
     if settings.sequence_length is not None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_file, atomic_write, hash_file
 from toolkit.core.text import counted
-from toolkit.data import DROPPED_FILE, DroppedEntry
+from toolkit.data import DROPPED_FILE, DroppedEntry, SourceEntry
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.screening.grams import WORDS_VERSION, hash_words
@@ -39,6 +39,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 _SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
 _ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("test", "<i4")])
 
+_REASONS = (Reason.NEAR_DUPLICATE, Reason.TEST_TEXT)
 _Rows = npt.NDArray[np.void]
 
 
@@ -158,18 +159,18 @@ class Screening:
                 lines.writelines(orjson.dumps({**place(at), **why(at)}) + b"\n" for at in dropped.tolist())
 
 
-def take_dropped(folder: Path, output: Path) -> DroppedEntry | None:
-    """Move the list of what was left out to the corpus, and count it; None if nothing was to be."""
+def take_dropped(folder: Path, output: Path, accounts: Mapping[str, SourceEntry]) -> DroppedEntry | None:
+    """Move the list of what was left out to the corpus; its entry there, or None if nothing was to be left out."""
     if (folder / DROPPED_FILE).exists():
         (folder / DROPPED_FILE).replace(output / DROPPED_FILE)
     elif not (output / DROPPED_FILE).exists():
         return None
-    with (output / DROPPED_FILE).open("rb") as lines:
-        counts = Counter((line["source"], line["reason"]) for line in map(orjson.loads, lines))
-    sources: dict[str, dict[str, int]] = {}
-    for (source, reason), count in counts.items():
-        sources.setdefault(source, {})[reason] = count
-    return DroppedEntry(sha256=hash_file(output / DROPPED_FILE), sources=sources)
+    sources = {
+        name: {reason: account.skipped[reason] for reason in _REASONS if reason in account.skipped}
+        for name, account in accounts.items()
+    }
+    dropped = {name: counts for name, counts in sources.items() if counts}
+    return DroppedEntry(sha256=hash_file(output / DROPPED_FILE), sources=dropped)
 
 
 def forget_screened(folder: Path) -> None:
