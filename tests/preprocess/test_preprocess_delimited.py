@@ -80,6 +80,16 @@ def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch)
         read(tmp_path, "a.csv", b'text\na\n"b\n' + b"row\n" * 50 + b'"\n')
 
 
+@pytest.mark.parametrize("content", [b"text," * 30 + b"\n1\n", b"text\n" + b"1" * 120 + b"\n2\n"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_line_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, content):
+    monkeypatch.setattr(lines, "_LARGEST_ROW_BYTES", 100)
+    monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
+
+    with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes"):
+        read(tmp_path, name, content)
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_columns_may_be_separated_by_another_character(tmp_path, delimiter):
     content = f'id{delimiter}text\n1{delimiter}"a{delimiter}b"\n2{delimiter}c, d\n'

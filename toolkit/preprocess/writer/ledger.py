@@ -20,7 +20,7 @@ from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted, first_few, printable
 from toolkit.data import ShardEntry, SourceEntry, TextEntry
-from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.readers import Reason, Row
 
 LEDGER_NAME = "unfinished.jsonl"
 _MOST_NAMED, _MOST_RECORDED = 8, 1000
@@ -77,11 +77,12 @@ class Account(SourceEntry):
         """Rows that should have held a text and did not."""
         return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
 
-    def skip(self, reason: Reason, bad: BadRow) -> None:
-        """Count one row that gives no document."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-        if reason.is_bad:
-            self.first_bad.setdefault(reason, bad)
+    def skip(self, row: Row, number: int) -> None:
+        """Count one row that gives no document, by its number in the source, from 1."""
+        assert row.reason is not None
+        self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
+        if row.reason.is_bad and row.reason not in self.first_bad:
+            self.first_bad[row.reason] = BadRow(row=number, found=row.found)
 
     def reasons(self) -> str:
         """The bad rows by reason, each with the first example."""
