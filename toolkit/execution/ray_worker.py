@@ -13,24 +13,9 @@ from toolkit.execution.work import Work
 from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redirect_output
 
 _PASSED_ON = (
-    *(
-        "ATEN_",
-        "AWS_",
-        "CUBLAS_",
-        "DNNL_",
-        "FSSPEC_",
-        "GOMP_",
-        "HF_",
-        "KMP_",
-        "MKL_",
-        "NCCL_",
-        "NVIDIA_",
-        "OMP_",
-        "ONEDNN_",
-        "OPENBLAS_",
-    ),
-    *("DS_ACCELERATOR", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
-)
+    "ATEN_", "AWS_", "CUBLAS_", "DNNL_", "DS_ACCELERATOR", "FSSPEC_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_",
+    "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME",
+)  # fmt: skip
 """First letters of environment variables that results, caches, the hub and object storage depend on, keys included."""
 _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokenizers", "torch", "transformers")
 

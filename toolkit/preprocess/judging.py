@@ -7,7 +7,7 @@ share of all rows, its name and its place in the order. Readers only say what ea
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 
@@ -102,8 +102,13 @@ def _problem(source: Source, account: Account, settings: ReadingSettings) -> str
     if not account.num_bad:
         return f"{lost}: it is empty. {looks or 'Remove it.'}"
     looks = looks or _other_layout(source, settings)
-    reason = Reason(max(account.first_bad, key=lambda reason: account.skipped[reason]))
-    return f"{lost}: {account.reasons()}. {looks or _REMEDIES.get(reason, 'Repair it.')}"
+    return f"{lost}: {account.reasons()}. {looks or remedy(account.skipped)}"
+
+
+def remedy(skipped: Mapping[str, int]) -> str:
+    """What to do about the bad ones of rows that are counted by reason."""
+    bad = {reason: count for reason, count in skipped.items() if Reason(reason).is_bad}
+    return _REMEDIES.get(Reason(max(bad, key=lambda reason: bad[reason])), "Repair what is broken.")
 
 
 def _heads(source: Source) -> Iterator[tuple[str, bytes]]:

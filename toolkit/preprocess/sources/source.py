@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -121,6 +121,12 @@ def report_splits(sources: Collection[Source]) -> None:
         )
 
 
+def kinds_of(names: Iterable[str]) -> str:
+    """The most frequent kinds of files, each with their number."""
+    kinds = Counter(extension_of(name) or "without an extension" for name in names).most_common()
+    return first_few([f"{count:,} {kind}" for kind, count in kinds])
+
+
 HIDDEN, METADATA, OTHER_KIND = "beginning with . or _", "of metadata", "of other kinds"
 LeftOut = dict[str, str]
 """Names that are passed over, each with one of these reasons; of a link, with the name that stays."""
@@ -134,8 +140,6 @@ def report_left_out(left_out: LeftOut, *, place: str = "") -> None:
     if links := names.pop("", []):
         console().print(f"Read once, though named again by links: {first_few(links)}.")
     for why, its in names.items():
-        kinds = Counter(extension_of(name) or "without an extension" for name in its).most_common()
-        shown = [f"{count:,} {kind}" for kind, count in kinds] if why == OTHER_KIND else its
-        console().print(
-            f"Left out {counted(len(its), 'name' if why == HIDDEN else 'file')} {why}{place}: {first_few(shown)}."
-        )
+        number = counted(len(its), "name" if why == HIDDEN else "file")
+        shown = kinds_of(its) if why == OTHER_KIND else first_few(its)
+        console().print(f"Left out {number} {why}{place}: {shown}.")
