@@ -77,16 +77,9 @@ def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None
         raise SourceError(source, f"could not read the source {source.name}: {kind}" if kind else str(error)) from error
 
 
-def _has_text(account: Account) -> bool:
-    """True if a row had a text, also one that was left out on purpose."""
-    return bool(account.documents) or not all(
-        Reason(reason).is_bad or reason == Reason.EMPTY for reason in account.skipped
-    )
-
-
 def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool:
-    if _has_text(account) or account.num_bad:
-        return not _has_text(account) or 2 * account.num_bad > account.rows
+    if account.num_texts or account.num_bad:
+        return not account.num_texts or 2 * account.num_bad > account.rows
     # A whole file is a document, and an empty one is no loss.
     if source.format is Format.TEXT and settings.txt_documents == "file":
         return False
@@ -97,8 +90,10 @@ def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool
 
 def _problem(source: Source, account: Account, settings: ReadingSettings) -> str:
     """What is wrong with a bad source by its account, and what to do."""
-    lost = f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
-    lost, looks = lost if _has_text(account) else "gives no document", _other_kind(source, settings)
+    lost = (
+        f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}" if account.num_texts else "gives no document"
+    )
+    looks = _other_kind(source, settings)
     if not account.num_bad:
         return f"{lost}: it is empty. {looks or 'Remove it.'}"
     looks = looks or _other_layout(source, settings)
@@ -108,7 +103,7 @@ def _problem(source: Source, account: Account, settings: ReadingSettings) -> str
 def remedy(skipped: Mapping[str, int]) -> str:
     """What to do about the bad ones of rows that are counted by reason."""
     bad = {reason: count for reason, count in skipped.items() if Reason(reason).is_bad}
-    return _REMEDIES.get(Reason(max(bad, key=lambda reason: bad[reason])), "Repair what is broken.")
+    return _REMEDIES.get(Reason(max(bad, key=lambda reason: bad[reason])), "Repair it.")
 
 
 def _heads(source: Source) -> Iterator[tuple[str, bytes]]:

@@ -160,7 +160,6 @@ def _complete(
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
     sources = tally.entries()
     dropped = take_dropped(output / GROUPS_FOLDER, output, sources)
-    assert ledger.key is not None
     for folder, shards, counts, skipped in corpora:
         manifest = complete_corpus(
             folder,

@@ -7,6 +7,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path, PurePosixPath
 
 from tokenization.hub import HubName
@@ -197,36 +198,31 @@ class _Found:
         return {name: kind for name, kind in kinds.items() if kind}
 
 
+_TOKENS = "It holds tokens: train on it (data.train), or give the texts that it was made from"
 _OTHER_DATA = {
-    ".idx": "It holds tokens: train on it (data.train), or give the texts that it was made from",
+    CORPUS_MANIFEST: _TOKENS,
+    ".idx": _TOKENS,
     ".arrow": "Arrow files of `datasets` are not read: "
     'python -c "from datasets import load_from_disk; load_from_disk({0!r}).to_parquet({0!r} + {1!r})"',
-    ".mds": "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet",
+    (".mds", ".mds.zstd"): "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet",
 }
 
 
 def _check_no_other_data(names: Iterable[str]) -> None:
-    """Raise a UserError for a folder of data in another form than text, of this toolkit or of another one.
-
-    A stray file of them beside text is one of another kind.
-    """
+    """Raise a UserError for a folder of data in another form than text; a stray file beside text is of another kind."""
     folders = defaultdict[str, set[str]](set)
     for folder, _, file in (name.rpartition("/") for name in names):
         folders[folder].add(file)
     for folder, files in sorted(folders.items()):
-        data = sorted(file for file in files if file.removesuffix(".zstd").endswith(tuple(_OTHER_DATA)))
-        if CORPUS_MANIFEST in files and (f"{folder}/tokenizer" in folders or data):
-            data, texts = [CORPUS_MANIFEST], set[str]()
-        else:
-            texts = {file for file in files if format_of(file) and not is_metadata(file)}
-        # state.json is of save_to_disk, index.json of Streaming.
-        if data and (not texts or files & {"state.json", "index.json"}):
-            file = data[0]
-            remedy = next((remedy for ending, remedy in _OTHER_DATA.items() if ending in file), _OTHER_DATA[".idx"])
-            raise UserError(
-                f"no text in {folder}: it has {file}. {remedy.format(folder, '.parquet')}; or leave it out "
-                f"(--exclude {quoted(folder)})."
-            )
+        is_corpus = CORPUS_MANIFEST in files and f"{folder}/tokenizer" in folders
+        if not is_corpus and any(format_of(file) and not is_metadata(file) for file in files):
+            continue
+        for file, (ending, remedy) in product(sorted(files), _OTHER_DATA.items()):
+            if file.endswith(ending):
+                raise UserError(
+                    f"no text in {folder}: it has {file}. {remedy.format(folder, '.parquet')}; or leave it out "
+                    f"(--exclude {quoted(folder)})."
+                )
 
 
 def _hub_name(name: str) -> HubName | None:

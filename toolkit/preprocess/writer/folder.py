@@ -117,13 +117,13 @@ def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettin
         assert ledger is not None
         if ledger.key != key:
             _check_nobody_writes(folder)
-            for number in _with_other_sources(groups, ledger.key, key):
+            for number in _with_other_sources(groups, ledger.key["sources"], key["sources"]):
                 shutil.rmtree(group_folder(folder, number))
             forget_screened(folder / GROUPS_FOLDER)
             ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
-    is_empty = ledger is not None and ledger.key is not None and not _num_shards(ledger, *groups.values())
+    is_empty = ledger is not None and not _num_shards(ledger, *groups.values())
     if not settings.overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return None
@@ -149,22 +149,18 @@ def _not_resumable(
 ) -> str | None:
     """Description of the unfinished corpus in the folder, if its shards cannot be kept."""
     if ledger is None:
-        return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
-    if ledger.key is None:
-        return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
+        return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged or of an earlier version: "
     files = [(path, path) for path in ledger_files(folder, ledger)]
     files += [pair for pairs, _ in moves(folder, groups) for pair in pairs]
     if missing := sorted(one.name for one, to in files if not (one.is_file() or to.is_file())):
         return f"an unfinished corpus of which {missing[0]} is missing: "
     # A source that failed may be mended; what was made of the others stays.
     failed = {int(file.stem) for file in (folder / GROUPS_FOLDER).glob("*error")}
-    # Nor is a group that had a source too many.
-    out = {name for which in (ledger.key, key) for name, _, version in which["sources"] if version == EXCLUDED}
-    keys = [
-        {"sources": [source[:2] if source[0] in out else source for source in which["sources"]]}
-        for which in (ledger.key, key)
-    ]
-    lost = [n for n in _with_other_sources(groups, *keys) if _num_shards(groups[n]) and n not in failed]
+    # Nor is a group lost that had a source too many.
+    parts = ledger.key["sources"], key["sources"]
+    out = {name for part in parts for name, _, version in part if version == EXCLUDED}
+    both = ([source[:2] if source[0] in out else source for source in part] for part in parts)
+    lost = [n for n in _with_other_sources(groups, *both) if _num_shards(groups[n]) and n not in failed]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
     num_shards = _num_shards(ledger, *groups.values())
     if settings.engine == "reference" and not ledger.why_reference:
@@ -175,9 +171,8 @@ def _not_resumable(
     return f"an unfinished corpus with {kept} that was started with other settings:{lines}\nResume with the same ones, "
 
 
-def _with_other_sources(groups: Mapping[int, Ledger], *keys: Mapping[str, Any] | None) -> list[int]:
-    """Groups whose sources are not the same under both keys."""
-    parts = [key["sources"] for key in keys if key is not None]
+def _with_other_sources(groups: Mapping[int, Ledger], *parts: Sequence[Any]) -> list[int]:
+    """Groups whose sources are not the same in both lists of all sources."""
     then, now = ([part[its] for its in group_slices([size for _, size, *_ in part])] for part in parts)
     return [number for number in groups if then[number : number + 1] != now[number : number + 1]]
 

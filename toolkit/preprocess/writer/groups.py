@@ -157,5 +157,4 @@ def merge_groups(corpus: Path, ledger: Ledger, groups: Mapping[int, Ledger], tal
     for folder in (corpus, corpus / HOLDOUT_FOLDER) if held_out else (corpus,):
         sync(folder)
     step = Step(shards=shards, held_out=held_out, place=Place(), tally=tally, is_last=True)
-    assert ledger.key is not None
     return begin_ledger(corpus, ledger.key, [step], why_reference=ledger.why_reference)

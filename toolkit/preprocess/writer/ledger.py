@@ -77,6 +77,11 @@ class Account(SourceEntry):
         """Rows that should have held a text and did not."""
         return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
 
+    @property
+    def num_texts(self) -> int:
+        """Rows that had a text, with those that were left out on purpose."""
+        return self.rows - self.num_bad - self.skipped.get(Reason.EMPTY, 0)
+
     def skip(self, row: Row, number: int) -> None:
         """Count one row that gives no document, by its number in the source, from 1."""
         assert row.reason is not None
@@ -198,7 +203,7 @@ class Ledger:
 
     Attributes:
         key: everything that the shards depend on, as plain data; with another key the shards would be others. That of
-            a group says what is left out of it. None in a ledger of an earlier version.
+            a group says what is left out of it.
         why_reference: why the tokenizer's own backend makes the ids; empty: the fast one does.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
@@ -207,7 +212,7 @@ class Ledger:
         num_bytes: size of the file up to the last whole line.
     """
 
-    key: Mapping[str, Any] | None
+    key: Mapping[str, Any]
     why_reference: str = ""
     shards: tuple[ShardEntry, ...] = ()
     held_out: tuple[ShardEntry, ...] = ()
@@ -261,16 +266,14 @@ def read_ledger(folder: Path) -> Ledger | None:
     try:
         header, *lines = (folder / LEDGER_NAME).read_bytes().split(b"\n")
         about = json.loads(header)
-        key = about["key"]
-        if "why_reference" not in about:
-            return Ledger(None)
+        key, why_reference = about["key"], about["why_reference"]
         steps, num_bytes = [], len(header) + 1
         for line in lines[:-1]:  # the rest is a line that was being written
             steps.append(Step.model_validate_json(line))
             num_bytes += len(line) + 1
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return _ledger(key, about["why_reference"], steps, num_bytes=num_bytes)
+    return _ledger(key, why_reference, steps, num_bytes=num_bytes)
 
 
 def _ledger(key: Mapping[str, Any], why_reference: str, steps: Sequence[Step], *, num_bytes: int) -> Ledger:
