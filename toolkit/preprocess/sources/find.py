@@ -21,7 +21,6 @@ from toolkit.preprocess.sources.source import (
     METADATA,
     OTHER_KIND,
     READABLE,
-    Format,
     LeftOut,
     Source,
     format_of,
@@ -66,11 +65,11 @@ def find_sources(
             "or another folder for the output."
         )
     sources = found.sources()
-    report_left_out({path: why for path, why in found.left_out.items() if not found.is_own(path)})
     for data_set in on_hub:
         for source in find_on_hub(data_set, subset=subset):
             if sources.setdefault(source.name, source).revision != source.revision:
                 raise UserError(f"{source.name} is named at two revisions; a corpus can hold one. Leave one out.")
+    report_left_out({path: why for path, why in found.left_out.items() if not found.is_own(path)})
     return _with_excluded(sources, exclude)
 
 
@@ -86,7 +85,7 @@ def _with_excluded(sources: Mapping[str, Source], exclude: Sequence[str]) -> lis
 
 
 def _is_excluded(name: str, exclude: Sequence[str]) -> bool:
-    path = PurePosixPath(name)
+    path = PurePosixPath(name) if exclude else PurePosixPath()
     return any(part.match(glob) for glob in exclude for part in (path, *path.parents))
 
 
@@ -148,16 +147,17 @@ class _Found:
         objects = list_objects(fixed, pattern=pattern)
         found = {f"{fixed}/{name}" if name else fixed: entry for name, entry in objects.items()}
         hidden = {name for name in found if is_hidden(name.removeprefix(fixed))}
-        left_out = dict.fromkeys(hidden, HIDDEN)
-        readable = self._readable(found.keys() - hidden, left_out, named=fixed)
+        self.left_out |= dict.fromkeys(hidden, HIDDEN)
+        readable = self._readable(found.keys() - hidden, named=fixed)
         if not readable:
             raise UserError(
                 f"no source at {url}: {counted(len(objects), 'object')} there, none of which can be read. Give files "
                 f"that end in {READABLE}, or a place with some."
             )
-        report_left_out(left_out, place=f" at {url}")
         self.in_storage += [
-            Source(name, kind, found[name].num_bytes, found[name].version) for name, kind in readable.items()
+            Source(name, kind, found[name].num_bytes, found[name].version)
+            for name in readable
+            if (kind := format_of(name))
         ]
 
     def is_own(self, path: str) -> bool:
@@ -181,21 +181,22 @@ class _Found:
         # A pipe or a socket would be waited for.
         regular = {file for file in inside if format_of(file) is None or stat.S_ISREG(status_of(file).st_mode)}
         self.left_out |= dict.fromkeys(inside - regular, OTHER_KIND)
-        readable = self._readable(regular, self.left_out)
+        readable = self._readable(regular)
         if not readable and (inside or not files):
             held = (
                 f"has no supported files, but {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
             )
             raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
-        self.paths |= readable.keys()
+        self.paths |= readable
 
-    def _readable(self, names: Collection[str], left_out: LeftOut, *, named: str = "") -> dict[str, Format]:
+    def _readable(self, names: Collection[str], *, named: str = "") -> set[str]:
         """The files of a folder, or of a place in object storage, that can be read, excluded ones too; notes others."""
-        _check_no_other_data([name for name in names if not _is_excluded(name, self.exclude)])
-        kinds = {name: format_of(name) for name in names if name == named or not is_metadata(name)}
-        others = {name: OTHER_KIND if name in kinds else METADATA for name in names if kinds.get(name) is None}
-        left_out |= {name: why for name, why in others.items() if not _is_excluded(name, self.exclude)}
-        return {name: kind for name, kind in kinds.items() if kind}
+        kept = [name for name in names if not _is_excluded(name, self.exclude)]
+        _check_no_other_data(kept)
+        metadata = {name for name in names if is_metadata(name) and name != named}
+        readable = {name for name in names if format_of(name)} - metadata
+        self.left_out |= {name: METADATA if name in metadata else OTHER_KIND for name in kept if name not in readable}
+        return readable
 
 
 _TOKENS = "It holds tokens: train on it (data.train), or give the texts that it was made from"
