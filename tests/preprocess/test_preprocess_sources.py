@@ -6,7 +6,6 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.preprocess.sources import Compression, Format, find_sources
-from toolkit.preprocess.sources.source import report_splits
 
 
 def touch(folder, *names):
@@ -252,7 +251,7 @@ def test_hidden_names_metadata_and_excluded_sources_are_left_out_and_said(tmp_pa
 def test_splits_beside_training_text_are_said(tmp_path, capsys, files, said):
     touch(tmp_path, *(f"test/{name}" for name in files))
 
-    report_splits(find_sources([str(tmp_path)]))
+    find_sources([str(tmp_path)], output=tmp_path / "out")
 
     out = capsys.readouterr().out
     assert (said in out) if said else out == ""

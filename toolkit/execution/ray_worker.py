@@ -5,10 +5,10 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import toolkit
+from toolkit.core.machine import version_of
 from toolkit.execution.work import Work
 from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redirect_output
 
@@ -21,14 +21,7 @@ _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokeni
 
 
 def _versions() -> dict[str, str]:
-    return {"this toolkit": toolkit.__version__, **{name: _version(name) for name in _VERSIONS}}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # an extra
-        return "none"
+    return {"this toolkit": toolkit.__version__, **{name: version_of(name) for name in _VERSIONS}}
 
 
 def _environment() -> dict[str, str]:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import tokenization
 import toolkit
 from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, SettingsError, UserError
+from toolkit.core.machine import version_of
 from toolkit.core.text import counted
 from toolkit.data import (
     Corpus,
@@ -28,7 +28,6 @@ from toolkit.data import (
 from toolkit.preprocess.screening.documents import Screening, open_screening, take_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
-from toolkit.preprocess.sources.source import report_splits
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
@@ -68,7 +67,6 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
-    report_splits(files)
     corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
@@ -213,17 +211,10 @@ def _key(
         "--no-bos (beginning of a document)": "the tokenizer's" if rules.add_bos else "none",
         "--eod, --no-eod (ids appended to a document)": tokenizer.appended_ids.tolist(),
         "toolkit": toolkit.__version__,
-        **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
+        **{library: version_of(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
         **({} if screening is None else screening.key()),
         "sources": [
             [name, file.num_bytes, EXCLUDED if file.is_excluded else file.version]
             for name, file in zip(recorded_names(files), files, strict=True)
         ],
     }
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"

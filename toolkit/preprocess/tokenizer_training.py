@@ -14,7 +14,6 @@ from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Row, Span, iterate_spans
 from toolkit.preprocess.settings import TokenizerTrainingSettings
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
-from toolkit.preprocess.sources.source import report_splits
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
@@ -47,7 +46,6 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
     Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
     """
     found = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
-    report_splits(found)
     files = [file for file in found if not file.is_excluded]
     _prepare(output, overwrite=settings.overwrite)
     result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()

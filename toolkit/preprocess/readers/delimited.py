@@ -10,8 +10,9 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import BinaryIO
 
-from toolkit.preprocess.readers.lines import bounded_lines, iterate_line_spans, without_line_end
+from toolkit.preprocess.readers.lines import iterate_line_spans, read_line, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
 from toolkit.preprocess.sources.source import Source
@@ -36,7 +37,7 @@ class _Header:
 def iterate_tsv_spans(source: Source, text_field: str) -> Iterator[Span]:
     """The spans of a TSV file."""
     with open_stream(source) as stream:
-        line = next(bounded_lines(stream.file, source), b"")
+        line = read_line(stream.file, source, 0)
     names = without_line_end(line).removeprefix(codecs.BOM_UTF8).decode("utf-8", "backslashreplace").split("\t")
     parse = partial(_tsv_rows, _Header(names, text_field))
     yield from iterate_line_spans(source, parse, first=len(line))
@@ -57,7 +58,7 @@ def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Ite
     """The spans of a CSV file; a UserError with the line where it does not parse."""
     place = f"the source {source.name}"
     with open_stream(source) as stream:
-        lines = _Lines(bounded_lines(stream.file, source))
+        lines = _Lines(stream.file, source)
         records, rows = csv_records(place, lines, delimiter=delimiter), list[Row]()
         _, last, names = next(records, (1, 1, []))
         if last > 1:
@@ -79,14 +80,15 @@ def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Ite
 class _Lines:
     """The lines of a file for the csv module: how many bytes it has read, and what was not UTF-8 since last asked."""
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines, self.num_bytes, self.not_utf8 = lines, 0, ""
+    def __init__(self, file: BinaryIO, source: Source) -> None:
+        self._file, self._source, self.num_bytes, self.not_utf8 = file, source, 0, ""
 
     def __iter__(self) -> "_Lines":
         return self
 
     def __next__(self) -> str:
-        line = next(self._lines)
+        if not (line := read_line(self._file, self._source, self.num_bytes)):
+            raise StopIteration
         content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
         self.num_bytes += len(line)
         try:

@@ -73,14 +73,12 @@ def _rest_of_span(file: BinaryIO, parse: Parser, source: Source, start: int) -> 
         is_first = False
 
 
-def bounded_lines(file: BinaryIO, source: Source) -> Iterator[bytes]:
-    """The lines of a file of a source, none of which fills memory."""
-    start = 0
-    while line := file.readline(_LARGEST_ROW_BYTES):
-        if len(line) == _LARGEST_ROW_BYTES:
-            raise _too_large(source, start)
-        yield line
-        start += len(line)
+def read_line(file: BinaryIO, source: Source, start: int) -> bytes:
+    """The line of a source that begins at byte `start`."""
+    line = file.readline(_LARGEST_ROW_BYTES)
+    if len(line) == _LARGEST_ROW_BYTES:
+        raise _too_large(source, start)
+    return line
 
 
 def _too_large(source: Source, start: int) -> UserError:

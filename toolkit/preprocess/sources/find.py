@@ -27,6 +27,7 @@ from toolkit.preprocess.sources.source import (
     is_hidden,
     is_metadata,
     report_left_out,
+    report_splits,
 )
 from toolkit.preprocess.sources.walk import each_once, matches, status_of, walk
 from toolkit.remote import is_url, list_objects
@@ -44,7 +45,8 @@ def find_sources(
     Args:
         subset: configuration of the data sets on the hub among them.
         exclude: globs; sources are excluded where one matches their name, a folder of theirs, or the end of their path.
-        output: where the result goes; what is in it is not a source, even below a folder that is one.
+        output: where the result goes; what is in it is not a source, even below a folder that is one. Without one, the
+            sources are tests, of which no splits are reported.
     """
     found, on_hub = _Found(exclude, output), list[HubName]()
     for name in named:
@@ -70,7 +72,10 @@ def find_sources(
             if sources.setdefault(source.name, source).revision != source.revision:
                 raise UserError(f"{source.name} is named at two revisions; a corpus can hold one. Leave one out.")
     report_left_out({path: why for path, why in found.left_out.items() if not found.is_own(path)})
-    return _with_excluded(sources, exclude)
+    marked = _with_excluded(sources, exclude)
+    if output is not None:
+        report_splits(marked)
+    return marked
 
 
 def _with_excluded(sources: Mapping[str, Source], exclude: Sequence[str]) -> list[Source]:
