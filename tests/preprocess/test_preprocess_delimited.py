@@ -83,7 +83,8 @@ def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch)
 @pytest.mark.parametrize("content", [b"text," * 30 + b"\n1\n", b"text\n" + b"1" * 120 + b"\n2\n"])
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_line_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, content):
-    monkeypatch.setattr(lines, "_LARGEST_ROW_BYTES", 100)
+    for reader in (lines, delimited):
+        monkeypatch.setattr(reader, "LARGEST_ROW_BYTES", 100)
     monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
 
     with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes"):

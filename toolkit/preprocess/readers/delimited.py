@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
-from toolkit.preprocess.readers.lines import iterate_line_spans, read_line, without_line_end
+from toolkit.preprocess.readers.lines import LARGEST_ROW_BYTES, iterate_line_spans, too_large, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
 from toolkit.preprocess.sources.source import Source
@@ -37,7 +37,9 @@ class _Header:
 def iterate_tsv_spans(source: Source, text_field: str) -> Iterator[Span]:
     """The spans of a TSV file."""
     with open_stream(source) as stream:
-        line = read_line(stream.file, source, 0)
+        line = stream.file.readline(LARGEST_ROW_BYTES)
+    if len(line) == LARGEST_ROW_BYTES:
+        raise too_large(source, 0)
     names = without_line_end(line).removeprefix(codecs.BOM_UTF8).decode("utf-8", "backslashreplace").split("\t")
     parse = partial(_tsv_rows, _Header(names, text_field))
     yield from iterate_line_spans(source, parse, first=len(line))
@@ -83,16 +85,14 @@ class _Lines:
     def __init__(self, file: BinaryIO, source: Source) -> None:
         self._file, self._source, self.num_bytes, self.not_utf8 = file, source, 0, ""
 
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        if not (line := read_line(self._file, self._source, self.num_bytes)):
-            raise StopIteration
-        content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
-        self.num_bytes += len(line)
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
-            return content.decode("utf-8", "replace")
+    def __iter__(self) -> Iterator[str]:
+        for line in iter(partial(self._file.readline, LARGEST_ROW_BYTES), b""):
+            if len(line) == LARGEST_ROW_BYTES:
+                raise too_large(self._source, self.num_bytes)
+            content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
+            self.num_bytes += len(line)
+            try:
+                yield content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
+                yield content.decode("utf-8", "replace")
