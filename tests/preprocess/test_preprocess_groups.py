@@ -195,8 +195,9 @@ def test_jobs_of_slurm_run_the_command_as_one_task(prepare, sources, tokenizer_f
     assert os.system(check) == 0
 
 
+@pytest.mark.parametrize("names", ["b", "ab"])
 @pytest.mark.parametrize(("bad", "kept"), [([b"{"] * 9, 2), (["a text"] * 9 + [b"{"], 0)])
-def test_leaving_a_source_out_loses_no_other_group(prepare, write_jsonl, tmp_path, monkeypatch, bad, kept):
+def test_leaving_a_source_out_loses_no_other_group(prepare, write_jsonl, tmp_path, monkeypatch, bad, kept, names):
     """Neither where a source is bad, nor where its group is finished and all rows have too many bad ones."""
     texts = list(sample_documents(5, seed=3))
     sources = [write_jsonl(f"in/{name}.jsonl", bad if name == "b" else texts) for name in "abcdef"]
@@ -205,7 +206,7 @@ def test_leaving_a_source_out_loses_no_other_group(prepare, write_jsonl, tmp_pat
     with pytest.raises(UserError):
         prepare(tmp_path / "in", **given)
 
-    given["exclude"] = ("b.jsonl",)
+    given["exclude"] = tuple(f"{name}.jsonl" for name in names)
     assert prepare(tmp_path / "in", **given).num_kept_shards == kept
     prepare(tmp_path / "in", output=tmp_path / "whole", **given)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")

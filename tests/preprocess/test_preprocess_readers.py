@@ -50,7 +50,7 @@ def test_json_lines_end_at_newline_only(tmp_path):
         (b'{"text": 5}', Reason.WRONG_TYPE, "'text' is a number, not a string"),
         (b'{"text": null}', Reason.WRONG_TYPE, "null"),
         (b'{"text": true}', Reason.WRONG_TYPE, "true or false"),
-        (b'{"text": ["a"]}', Reason.WRONG_TYPE, "array"),
+        (b'{"text": ["a"]}', Reason.WRONG_TYPE, "a list"),
         (b'["text"]', Reason.WRONG_TYPE, "the row is a list, not an object"),
         (b'"text"', Reason.WRONG_TYPE, "the row is a string"),
         (b'{"text": "a\xff"}', Reason.NOT_UTF8, "invalid start byte at byte 11"),

@@ -89,9 +89,9 @@ def test_only_the_text_column_is_fetched(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_there(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"no source at memory://bucket/nothing: 0 objects there"):
+    with pytest.raises(UserError, match=r"memory://bucket/nothing is empty"):
         find_sources(["memory://bucket/nothing"])
-    with pytest.raises(UserError, match=r"no source at memory://bucket/texts/other\.pdf: 1 object there"):
+    with pytest.raises(UserError, match=r"texts/other\.pdf has no supported files, but 1 file"):
         find_sources(["memory://bucket/texts/other.pdf"])
 
 

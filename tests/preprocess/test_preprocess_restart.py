@@ -170,7 +170,7 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
     kept = all_files(output)
     assert "groups/00000/shard-00000.bin" in kept
     if version := change(sources, given):
-        monkeypatch.setattr("toolkit.preprocess.program.version", lambda _: version)
+        monkeypatch.setattr("toolkit.preprocess.program.version_of", lambda _: version)
 
     with pytest.raises(UserError, match=r"(?s)unfinished corpus with \d finished shards? .*--overwrite") as refused:
         prepare(*sources, output=output, **given)

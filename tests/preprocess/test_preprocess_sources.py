@@ -193,7 +193,7 @@ def test_the_output_is_no_source_even_behind_a_link(tmp_path, capsys):
         ("nowhere", "no such file or directory: 'nowhere'"),
         ("nowhere/*.txt", "no file matches"),
         ("d/a.md", r"unknown format: .*a\.md\. Give"),
-        ("empty", r"empty is empty\. Give one with files that end in \.parquet, \.jsonl"),
+        ("empty", r"empty is empty\. Give files that end in \.parquet, \.jsonl"),
         ("wikiextractor/wiki_00", r"unknown format: .*wiki_00\. Give files that end in \.parquet"),
         ("org/data.jsonl", "no such file or directory: 'org/data.jsonl'"),
         ("./org/data", "no such file or directory: './org/data'"),

@@ -55,9 +55,7 @@ def check_sources(
     if not (bad or broken):
         return
     lines = [str(broken)] if broken else []
-    lines += [
-        f"the source {source.name} {_problem(source, account, settings)}" for source, account in bad[:_MOST_NAMED]
-    ]
+    lines += [f"the source {its.name} {_problem(its, account, settings)}" for its, account in bad[:_MOST_NAMED]]
     if len(bad) > _MOST_NAMED:
         lines.append(f"and {len(bad) - _MOST_NAMED:,} more sources that are no better.")
     first = broken.source if broken else bad[0][0]
@@ -81,19 +79,19 @@ def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool
     if account.num_texts or account.num_bad:
         return not account.num_texts or 2 * account.num_bad > account.rows
     # A whole file is a document, and an empty one is no loss.
-    if source.format is Format.TEXT and settings.txt_documents == "file":
-        return False
+    is_document = source.format is Format.TEXT and settings.txt_documents == "file"
+    if is_document or account.rows:
+        return not is_document
     # Nor is a table that says that it has no rows.
-    is_blank = not any(head.strip() for ending, head in _heads(source) if ending == source.format)
-    return account.rows > 0 or is_blank or _other_kind(source, settings) is not None
+    has_content = any(head.strip() for ending, head in _heads(source) if ending == source.format)
+    return not has_content or _other_kind(source, settings) is not None
 
 
 def _problem(source: Source, account: Account, settings: ReadingSettings) -> str:
     """What is wrong with a bad source by its account, and what to do."""
-    lost = (
-        f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}" if account.num_texts else "gives no document"
-    )
-    looks = _other_kind(source, settings)
+    lost, looks = "gives no document", _other_kind(source, settings)
+    if account.num_texts:
+        lost = f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
     if not account.num_bad:
         return f"{lost}: it is empty. {looks or 'Remove it.'}"
     looks = looks or _other_layout(source, settings)

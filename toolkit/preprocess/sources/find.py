@@ -19,13 +19,13 @@ from toolkit.preprocess.sources.hub import find_on_hub, parse_hub_name
 from toolkit.preprocess.sources.source import (
     HIDDEN,
     METADATA,
+    METADATA_FILES,
     OTHER_KIND,
     READABLE,
     LeftOut,
     Source,
     format_of,
     is_hidden,
-    is_metadata,
     report_left_out,
     report_splits,
 )
@@ -133,7 +133,7 @@ class _Found:
             status_of(path)  # says where a link to nothing leads
             raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
         elif found := matches(name, self.left_out):
-            metadata = set(filter(is_metadata, found))
+            metadata = {match for match in found if os.path.basename(match) in METADATA_FILES}
             self.left_out |= dict.fromkeys(metadata, METADATA)
             for match in found:
                 if match not in metadata:
@@ -153,15 +153,9 @@ class _Found:
         found = {f"{fixed}/{name}" if name else fixed: entry for name, entry in objects.items()}
         hidden = {name for name in found if is_hidden(name.removeprefix(fixed))}
         self.left_out |= dict.fromkeys(hidden, HIDDEN)
-        readable = self._readable(found.keys() - hidden, named=fixed)
-        if not readable:
-            raise UserError(
-                f"no source at {url}: {counted(len(objects), 'object')} there, none of which can be read. Give files "
-                f"that end in {READABLE}, or a place with some."
-            )
         self.in_storage += [
             Source(name, kind, found[name].num_bytes, found[name].version)
-            for name in readable
+            for name in self._readable(url, found.keys() - hidden, named=fixed)
             if (kind := format_of(name))
         ]
 
@@ -186,21 +180,19 @@ class _Found:
         # A pipe or a socket would be waited for.
         regular = {file for file in inside if format_of(file) is None or stat.S_ISREG(status_of(file).st_mode)}
         self.left_out |= dict.fromkeys(inside - regular, OTHER_KIND)
-        readable = self._readable(regular)
-        if not readable and (inside or not files):
-            held = (
-                f"has no supported files, but {counted(len(inside), 'file')} of other kinds" if inside else "is empty"
-            )
-            raise UserError(f"the folder {path} {held}. Give one with files that end in {READABLE}.")
-        self.paths |= readable
+        if inside or not files:
+            self.paths |= self._readable(f"the folder {path}", regular)
 
-    def _readable(self, names: Collection[str], *, named: str = "") -> set[str]:
+    def _readable(self, place: str, names: Collection[str], *, named: str = "") -> set[str]:
         """The files of a folder, or of a place in object storage, that can be read, excluded ones too; notes others."""
         kept = [name for name in names if not _is_excluded(name, self.exclude)]
         _check_no_other_data(kept)
-        metadata = {name for name in names if is_metadata(name) and name != named}
+        metadata = {name for name in names if os.path.basename(name) in METADATA_FILES and name != named}
         readable = {name for name in names if format_of(name)} - metadata
         self.left_out |= {name: METADATA if name in metadata else OTHER_KIND for name in kept if name not in readable}
+        if not readable:
+            held = f"has no supported files, but {counted(len(names), 'file')} of other kinds" if names else "is empty"
+            raise UserError(f"{place} {held}. Give files that end in {READABLE}, or a place with some.")
         return readable
 
 
@@ -221,7 +213,7 @@ def _check_no_other_data(names: Iterable[str]) -> None:
         folders[folder].add(file)
     for folder, files in sorted(folders.items()):
         is_corpus = CORPUS_MANIFEST in files and f"{folder}/tokenizer" in folders
-        if not is_corpus and any(format_of(file) and not is_metadata(file) for file in files):
+        if not is_corpus and any(map(format_of, files - METADATA_FILES)):
             continue
         for file, (ending, remedy) in product(sorted(files), _OTHER_DATA.items()):
             if file.endswith(ending):

@@ -80,12 +80,10 @@ def format_of(name: str) -> Format | None:
     return None if known is Format.PARQUET and extension != known else known
 
 
-_METADATA = {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "index.json", "state.json", "stats.json"}
-
-
-def is_metadata(path: str) -> bool:
-    """True for a file that datasets, MosaicML Streaming or datatrove put beside the text."""
-    return path.rpartition("/")[2] in _METADATA
+METADATA_FILES = {
+    "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "index.json", "state.json", "stats.json",
+}  # fmt: skip
+"""Files that datasets, MosaicML Streaming and datatrove put beside the text."""
 
 
 def is_hidden(path: str) -> bool:
