@@ -58,8 +58,8 @@ def _decoded(place: str, file: BinaryIO) -> str:
 def load_any_json(content: str | bytes, *, errors: str = "strict", **options: Any) -> Any:
     r"""The value of JSON: `json` decides about what `orjson`, three times as fast and stricter, refuses.
 
-    That is NaN, numbers beyond a float's range, halves of surrogate pairs (`\ud800`). A ValueError where there is no
-    value, a JSONDecodeError where the content is not JSON.
+    That is NaN, numbers beyond a float's range, halves of surrogate pairs (`\ud800`). Integers of more than 64 bits may
+    become floats. A ValueError where there is no value, a JSONDecodeError where the content is not JSON.
 
     Args:
         errors: what `decode` does with bytes that are not UTF-8.

@@ -130,7 +130,7 @@ def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
     for name, expected in hashes.items():
         path, copy = source / name, target / name
         # A link, or a folder on the way that is one, may lead to any file there is.
-        if any((source / part).is_symlink() for part in [name, *PurePath(name).parents[:-1]]):
+        if any((source / part).is_symlink() for part in [PurePath(name), *PurePath(name).parents[:-1]]):
             raise UserError(f"{path} is a link, which is not copied. Put the file itself there.")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

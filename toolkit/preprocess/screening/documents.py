@@ -174,7 +174,7 @@ def take_dropped(folder: Path, output: Path, accounts: Mapping[str, SourceEntry]
     elif not (output / DROPPED_FILE).exists():
         return None
     sources = {
-        name: {reason: account.skipped[reason] for reason in _REASONS if reason in account.skipped}
+        name: {reason: count for reason, count in account.skipped.items() if reason in _REASONS}
         for name, account in accounts.items()
     }
     dropped = {name: counts for name, counts in sources.items() if counts}

@@ -202,7 +202,7 @@ _OTHER_DATA = {
     ".idx": _TOKENS,
     ".arrow": "Arrow files of `datasets` are not read: "
     'python -c "from datasets import load_from_disk; load_from_disk({0!r}).to_parquet({0!r} + {1!r})"',
-    (".mds", ".mds.zstd"): "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet",
+    ".mds": "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet",
 }
 
 
@@ -216,7 +216,7 @@ def _check_no_other_data(names: Iterable[str]) -> None:
         if not is_corpus and any(map(format_of, files - METADATA_FILES)):
             continue
         for file, (ending, remedy) in product(sorted(files), _OTHER_DATA.items()):
-            if file.endswith(ending):
+            if file.removesuffix(".zstd").endswith(ending):
                 raise UserError(
                     f"no text in {folder}: it has {file}. {remedy.format(folder, '.parquet')}; or leave it out "
                     f"(--exclude {quoted(folder)})."
