@@ -1624,6 +1624,13 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(
+        name="sources: one that is left out moves the groups behind it",
+        path="toolkit/preprocess/sources/find.py",
+        old="    return [replace(sources[name], is_excluded=name in excluded) for name in names]",
+        new="    return [sources[name] for name in names if name not in excluded]",
+        tests=("tests/preprocess/test_preprocess_groups.py",),
+    ),
+    Fault(
         name="sources: a glob passes over links to nothing",
         path="toolkit/preprocess/sources/walk.py",
         old="            broken |= set(filter(is_broken_link, found))",

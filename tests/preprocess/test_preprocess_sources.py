@@ -76,7 +76,7 @@ def test_files_of_other_kinds_are_counted_and_named(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out == (
         "Left out 1 name beginning with . or _: .hidden.md.\n"
-        "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 without an extension and 1 more.\n"
+        "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 without an extension, 1 .tar.gz.\n"
     )
     find_sources([str(tmp_path / "d/a.jsonl")])
     assert capsys.readouterr().out == ""

@@ -200,8 +200,8 @@ _TOKENS = "It holds tokens: train on it (data.train), or give the texts that it 
 _OTHER_DATA = {
     CORPUS_MANIFEST: _TOKENS,
     ".idx": _TOKENS,
-    ".arrow": "Arrow files of `datasets` are not read: "
-    'python -c "from datasets import load_from_disk; load_from_disk({0!r}).to_parquet({0!r} + {1!r})"',
+    ".arrow": 'Arrow files of `datasets` are not read: python -c "from datasets import load_from_disk; '
+    "load_from_disk({0!r}).to_parquet({0!r} + '.parquet')\"",
     ".mds": "Shards of MosaicML Streaming are not read: write their texts as JSON lines or Parquet",
 }
 
@@ -217,10 +217,8 @@ def _check_no_other_data(names: Iterable[str]) -> None:
             continue
         for file, (ending, remedy) in product(sorted(files), _OTHER_DATA.items()):
             if file.removesuffix(".zstd").endswith(ending):
-                raise UserError(
-                    f"no text in {folder}: it has {file}. {remedy.format(folder, '.parquet')}; or leave it out "
-                    f"(--exclude {quoted(folder)})."
-                )
+                way = f"{remedy.format(folder)}; or leave it out (--exclude {quoted(folder)})"
+                raise UserError(f"no text in {folder}: it has {file}. {way}.")
 
 
 def _hub_name(name: str) -> HubName | None:

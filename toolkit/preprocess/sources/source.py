@@ -122,7 +122,7 @@ def report_splits(sources: Collection[Source]) -> None:
 def kinds_of(names: Iterable[str]) -> str:
     """The most frequent kinds of files, each with their number."""
     kinds = Counter(extension_of(name) or "without an extension" for name in names).most_common()
-    return first_few([f"{count:,} {kind}" for kind, count in kinds])
+    return first_few([f"{count:,} {kind}" for kind, count in kinds], most=8)
 
 
 HIDDEN, METADATA, OTHER_KIND = "beginning with . or _", "of metadata", "of other kinds"
@@ -139,5 +139,5 @@ def report_left_out(left_out: LeftOut, *, place: str = "") -> None:
         console().print(f"Read once, though named again by links: {first_few(links)}.")
     for why, its in names.items():
         number = counted(len(its), "name" if why == HIDDEN else "file")
-        shown = kinds_of(its) if why == OTHER_KIND else first_few(its)
+        shown = kinds_of(its) if why == OTHER_KIND else first_few(list(dict.fromkeys(its)))
         console().print(f"Left out {number} {why}{place}: {shown}.")
