@@ -1512,13 +1512,6 @@ FAULTS = (
         tests=("tests/report/test_completeness.py",),
     ),
     Fault(
-        name="report: rates that halving dropped are called missing",
-        path="toolkit/report/read/completeness.py",
-        old="or halving.keeps(one.cell)]",
-        new="or not halving.keeps(one.cell) or one.cell]",
-        tests=("tests/report/test_completeness.py",),
-    ),
-    Fault(
         name="report: the answer that reads no text may be the best model",
         path="toolkit/report/compare/tables.py",
         old="isinstance(cell, MeanScore) and not cell.is_reference]",

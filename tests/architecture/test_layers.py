@@ -74,7 +74,6 @@ EXCEPTIONS = {
 """(file, what it imports): the reason why it may."""
 
 GIVEN_AS_TEXT = {
-    ("toolkit/training/probing.py", "toolkit.workflows.probe"): "a program that rank 0 starts: it ends with the run",
     (
         "toolkit/experiments/grid/executors.py",
         "toolkit.experiments.grid.worker:CellRunner",

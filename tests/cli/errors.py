@@ -167,23 +167,6 @@ _RESUMED = (
     ),
 )
 
-_PROBE = ("probe.task=x", "probe.kind=sc", "probe.train={table}", "probe.test={table}")
-
-_PROBES = (
-    _set(*_PROBE, "probe.kind=scc", found=("for probe.kind:", "got 'scc'"), remedy="'sc' or 'tc'"),
-    _set(*_PROBE, "probe.steps=0", found=("for probe.steps:", "got 0"), remedy="above 0"),
-    _set(*_PROBE[1:], found=("probe.task is missing",), remedy="required"),
-    _set(*_PROBE, "probe.test=no.tsv", found=("probe.test=no.tsv does not exist",), remedy="leave [probe] out"),
-    _set(*_PROBE, "probe.train=~/a.tsv", found=("probe.train=~/a.tsv",), remedy="give the full path"),
-    _set(*_PROBE, "probe.every=4", found=("probe.every=4", "checkpoint.every is not set"), remedy="to 4 or a divisor"),
-    _set(
-        *(*_PROBE, "probe.every=6", "checkpoint.every=4", "checkpoint.keep_every=5"),
-        found=("not every multiple of 6 has one (checkpoint.every=4, checkpoint.keep_every=5)",),
-        remedy="Set checkpoint.every to 6",
-    ),
-    _set(*_PROBE, "probe.test={other_label}", found=("[probe] of the run", "'maybe'"), remedy="default options"),
-)
-
 _PARALLEL = (
     _train(
         *("--ds-config", "zero2", "--set", "parallel.pp=4", "--num-procs", "4"),
@@ -981,7 +964,6 @@ LAUNCHED = (
 CASES = (
     *_SETTINGS,
     *_RESUMED,
-    *_PROBES,
     *_PARALLEL,
     *_CORPORA,
     *_ADOPTED,

@@ -95,7 +95,7 @@ def test_ranks_with_nothing_to_save_end_with_the_first_signal(monkeypatch):
     monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    assert launch.launch_ranks([], num_procs=1, last_signal=1) == 128 + signal.SIGKILL
+    assert launch.launch_ranks([], num_procs=1, last_request=1) == 128 + signal.SIGKILL
     timer.join()
 
 
@@ -124,6 +124,7 @@ def test_an_interrupted_run_says_what_the_same_command_will_do(tmp_path):
     for step in (1_000, 2_000):
         folder.checkpoint(step).mkdir(parents=True)
     assert what_is_left(folder) == "interrupted; the same command resumes from step 2,000"
+    assert what_is_left(folder, how="killed") == "killed; the same command resumes from step 2,000"
 
 
 @pytest.mark.usefixtures("on_gpus")

@@ -1,6 +1,9 @@
+import os
 import shlex
 import sys
+import time
 
+import fsspec
 import pytest
 
 from tests.support.text import sample_documents
@@ -114,3 +117,21 @@ def test_the_command_that_is_proposed_can_be_pasted(toolkit, write_jsonl, tokeni
         proposed = shlex.split(out.rpartition("Look at it with: toolkit ")[2])
         assert proposed == ["inspect", str(words[-1])]
         assert toolkit(*proposed)[0] == 0
+
+
+def test_a_corpus_in_object_storage_is_finished_once(toolkit, write_jsonl, tokenizer_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source, url, later = write_jsonl("a.jsonl", sample_documents(20)), "memory://finished/corpus", time.time() + 60
+    command = ["preprocess", source, "--tokenizer", tokenizer_folder, "--output", url]
+    assert toolkit(*command)[0] == 0
+    written = fsspec.filesystem("memory").modified("/finished/corpus/corpus.json")
+
+    code, out, _ = toolkit(*command)
+    assert (code, out.strip()) == (0, f"{url} is already finished: 20 documents, 2,102 tokens.")
+    refused = [toolkit(*command, "--shard-tokens", 1000), toolkit(*command, "--overwrite")]
+    os.utime(source, (later, later))
+    refused.append(toolkit(*command))
+    for code, _, err in refused:
+        assert code == 2
+        assert f"{url} holds a finished corpus" in err
+    assert fsspec.filesystem("memory").modified("/finished/corpus/corpus.json") == written

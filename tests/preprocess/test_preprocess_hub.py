@@ -386,7 +386,8 @@ def test_a_server_that_falls_silent_is_asked_again(hub, tmp_path):
         """
     finished = child(hub, tmp_path, code, HF_HUB_DOWNLOAD_TIMEOUT="1")
 
-    assert finished.stdout == "400\n", finished.stderr
+    # A busy machine may let it wait for other answers too, which is told.
+    assert finished.stdout.splitlines()[-1:] == ["400"], finished.stderr
 
 
 def test_a_corpus_from_the_hub_is_the_one_from_the_files(hub, tmp_path, prepare):

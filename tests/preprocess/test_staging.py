@@ -9,6 +9,7 @@ import pytest
 from toolkit.core.errors import UserError
 from toolkit.core.files import cache_folder, hash_folder
 from toolkit.data import Corpus
+from toolkit.data.corpus.manifest import CorpusManifest
 from toolkit.preprocess import staging
 from toolkit.preprocess.staging import write_to
 from toolkit.remote import ShardCache, put
@@ -48,6 +49,10 @@ def put_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
     store.store.clear()
 
 
+def _never(folder: Path) -> CorpusManifest | None:
+    return None
+
+
 def _there(tmp_path: Path) -> dict[str, str]:
     copy = tmp_path / "copy"
     fsspec.filesystem("memory").get("/bucket/corpus", str(copy), recursive=True)
@@ -55,7 +60,7 @@ def _there(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_corpus_is_uploaded_with_its_manifest_last(tmp_path: Path, put_names: list[str]) -> None:
-    assert write_to(f"{URL}/", Writer(), command=[]) == 1
+    assert write_to(f"{URL}/", Writer(), command=[], made_before=_never) == 1
     Writer()(tmp_path / "local")
     (tmp_path / "local" / "shard-00000.plan-S64").unlink()
     assert _there(tmp_path) == hash_folder(tmp_path / "local")
@@ -64,7 +69,7 @@ def test_a_corpus_is_uploaded_with_its_manifest_last(tmp_path: Path, put_names: 
     opened = ShardCache(most_bytes=None, num_sharers=1).corpus(URL)
     assert Corpus(opened.folder, source=opened).shards[2].num_documents == 10
     with pytest.raises(UserError, match="memory://bucket/corpus holds a finished corpus: name another place"):
-        write_to(URL, Writer(), command=[])
+        write_to(URL, Writer(), command=[], made_before=_never)
 
 
 def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +82,9 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], mo
 
     monkeypatch.setattr(staging, "put", killed)
     with pytest.raises(KeyboardInterrupt):
-        write_to(URL, write, command=["a"])
+        write_to(URL, write, command=["a"], made_before=_never)
     monkeypatch.setattr(staging, "put", noted)
-    assert write_to(URL, write, command=["a"]) is None
+    assert write_to(URL, write, command=["a"], made_before=_never) is None
     assert (write.calls, len(put_names), len(set(put_names))) == (1, 18, 18)
     Writer()(tmp_path / "local")
     (tmp_path / "local" / "shard-00000.plan-S64").unlink()
@@ -87,6 +92,6 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], mo
 
 
 def test_a_folder_is_written_where_it_is(tmp_path: Path, put_names: list[str]) -> None:
-    assert write_to(str(tmp_path / "here"), Writer(), command=[]) == 1
+    assert write_to(str(tmp_path / "here"), Writer(), command=[], made_before=_never) == 1
     assert (tmp_path / "here" / "corpus.json").exists()
     assert put_names == []

@@ -98,16 +98,6 @@ def test_a_finished_grid_tells_nothing(tmp_path: Path) -> None:
     assert results.completeness == "6 fine-tuning runs"
 
 
-def test_rates_that_halving_dropped_are_not_missing(tmp_path: Path) -> None:
-    """Three rates on the first seed, two on the second, of four; then one on all, of which the last has not run."""
-    runs = {1e-5: [0], 1e-4: [0, 1], 1e-3: [0, 1, 2]}
-    rows = [row("a", "sst2", seed, 0.8 + rate, rate=rate) for rate, seeds in runs.items() for seed in seeds]
-    declared: dict[str, Any] = {"learning_rates": RATES, "seeds": [0, 1, 2, 3]}
-    halving = _results(write_finished_grid(tmp_path / "halving", rows, search="halving", **declared))
-    assert [(one.cell.learning_rate, one.cell.seed) for one in halving.missing] == [(1e-3, 3)]
-    assert len(_results(write_finished_grid(tmp_path / "all", rows, **declared)).missing) == 6
-
-
 def test_runs_of_several_versions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     makers = [{"toolkit": "0.1.0", "dtype": "fp32"}, {"toolkit": "0.2.0", "dtype": "fp32"}, None]
     rows = [row("a", "sst2", seed, 0.8, made_by=maker) for seed, maker in enumerate(makers)]

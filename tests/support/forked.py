@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit.parallel.launcher import alone
 from toolkit.testing import distributed
 
 
@@ -47,6 +48,9 @@ def _run(words: list[str], folder: Path, environment: dict[str, str], output: Pa
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     os.chdir(folder)
+    # The server has those of this test process, which may have been a run's only rank before.
+    for name in alone(0):
+        os.environ.pop(name, None)
     os.environ.update(environment)
     sys.path.insert(0, str(folder))
     kind, what, *rest = words

@@ -12,7 +12,7 @@ import psutil
 
 from tests.support.runs import read_metrics
 from toolkit.core.files import shipped_folder
-from toolkit.parallel.launcher import reserved_port
+from toolkit.parallel.launcher import alone, reserved_port
 
 _PORTS = contextlib.ExitStack()
 PRETRAIN = shipped_folder("launchers") / "pretrain.py"
@@ -76,10 +76,11 @@ def start(
 def start_program(
     command: Sequence[str], environment: Mapping[str, str], *, folder: Path | None = None
 ) -> "subprocess.Popen[str]":
-    """Like `start`, for any program."""
+    """Like `start`, for any program; this test process may have been a run's only rank before."""
+    inherited = {name: value for name, value in os.environ.items() if name not in alone(0)}
     return subprocess.Popen(
         command,
-        env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **environment},
+        env={**inherited, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

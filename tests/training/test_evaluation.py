@@ -38,7 +38,7 @@ def _losses(batches):
 
 def test_the_mean_over_all_counts_every_target_once():
     batches = {"web": _Batches((6.0, 2), (3.0, 1)), "code": _Batches((5.0, 1)), "empty": _Batches((0.0, 0))}
-    assert _losses(batches) == ({"clm": 3.5}, {"web": {"clm": 3.0}, "code": {"clm": 5.0}, "empty": {"clm": 0.0}})
+    assert _losses(batches) == ({"clm": 3.5}, {"web": {"clm": 3.0}, "code": {"clm": 5.0}, "empty": {}})
     assert _losses({"": _Batches((6.0, 2), (3.0, 1))}) == ({"clm": 3.0}, {})
 
 

@@ -9,7 +9,7 @@ from toolkit.parallel.launcher import STOP_FILE_VARIABLE
 from toolkit.training.pretrain import StopRequest
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP])
 def test_handlers_are_given_back(number):
     asked_before = []
     own = signal.signal(number, lambda number, frame: asked_before.append(number))

@@ -2,34 +2,56 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.forked import run_python
+from toolkit.core import signals
+from toolkit.core.signals import Requests
 from toolkit.workflows.stop_signals import EarlyStop
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 
 @pytest.mark.parametrize("number", _STOP_SIGNALS)
-def test_the_first_signal_is_remembered_and_a_second_one_ends_the_process(number):
+def test_the_first_signal_is_remembered_and_a_later_one_ends_the_process(number, tmp_path):
     before = [signal.getsignal(other) for other in _STOP_SIGNALS]
     with EarlyStop() as is_stopped:
         assert not is_stopped()
+        # Of one request, as batch systems send them.
         os.kill(os.getpid(), number)
-        assert is_stopped()
-        assert [signal.getsignal(other) for other in _STOP_SIGNALS] == [signal.SIG_DFL, signal.SIG_DFL]
-    assert [signal.getsignal(other) for other in _STOP_SIGNALS] == before
-
-
-def test_a_closed_terminal_asks_once_however_often_it_says_so(default_sighup):
-    with EarlyStop() as is_stopped:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert is_stopped()
-        assert signal.SIG_DFL not in (signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM))
-        os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+        assert is_stopped()
+    assert [signal.getsignal(other) for other in _STOP_SIGNALS] == before
+    code = f"""
+import os
+from toolkit.core import signals
+from toolkit.workflows.stop_signals import EarlyStop
+signals._SECONDS_OF_A_REQUEST = 0.0
+with EarlyStop():
+    os.kill(os.getpid(), {int(number)})
+    print("remembered", flush=True)
+    os.kill(os.getpid(), {int(number)})
+    print("still here", flush=True)
+"""
+    assert run_python(["-c", code], folder=tmp_path) == (-number, "remembered\n")
+
+
+def test_requests_are_two_seconds_apart_and_a_closed_terminal_asks_once(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    requests = Requests()
+    for seconds, number, expected in [
+        (0.0, signal.SIGHUP, 1),
+        (5.0, signal.SIGHUP, 1),
+        (5.1, signal.SIGTERM, 2),
+        (7.0, signal.SIGTERM, 2),
+        (7.2, signal.SIGUSR2, 3),
+    ]:
+        now[0] = 100.0 + seconds
+        requests.add(number)
+        assert requests.number == expected, (seconds, number)
 
 
 def test_under_nohup_a_closed_terminal_asks_nothing(default_sighup):

@@ -91,7 +91,7 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
     from toolkit.core.text import quoted
-    from toolkit.preprocess.program import preprocess
+    from toolkit.preprocess.program import made_before, preprocess
     from toolkit.preprocess.staging import write_to
     from toolkit.preprocess.summary import notes, summary_table
     from toolkit.remote import is_url
@@ -102,7 +102,12 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     faulthandler.enable(2)
     others = {"workers", "tasks", "executor", "overwrite"}
     command = [sources, settings.model_dump(mode="json", exclude=others)]
-    result = write_to(output, lambda folder: preprocess(sources, folder, settings=settings), command=command)
+    result = write_to(
+        output,
+        lambda folder: preprocess(sources, folder, settings=settings),
+        command=command,
+        made_before=lambda folder: made_before(sources, folder, settings=settings),
+    )
     if result is None:
         return
     screen = console()

@@ -2,25 +2,40 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
+_SECONDS_OF_A_REQUEST = 2.0
+
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, SIGUSR1, and SIGHUP (the terminal was closed) unless it is ignored, as under `nohup`."""
-    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return (signal.SIGTERM, signal.SIGUSR1, *([] if is_ignored else [signal.SIGHUP]))
-
-
-def is_insisting(number: int) -> bool:
-    """A signal that, as a second one, ends a run at once.
-
-    A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one behind
-    SIGTERM: none of them means more than the first.
+    """SIGTERM, what batch systems send before it (SIGUSR1, SIGUSR2, SIGXCPU), and SIGHUP (the terminal was closed)
+    unless it is ignored, as under `nohup`.
     """
-    return number != signal.SIGHUP
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    always = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+    return always if is_ignored else (*always, signal.SIGHUP)
+
+
+class Requests:
+    """How often a process was asked to stop.
+
+    Signals of one request may be several: batch systems send one to a process and to its group, and another kind soon
+    after. A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one
+    behind SIGTERM: it never means more than the first.
+    """
+
+    def __init__(self) -> None:
+        self.number, self._last = 0, -_SECONDS_OF_A_REQUEST
+
+    def add(self, number: int) -> None:
+        """Take note of a signal."""
+        now = time.monotonic()
+        if not self.number or (number != signal.SIGHUP and now - self._last >= _SECONDS_OF_A_REQUEST):
+            self.number, self._last = self.number + 1, now
 
 
 @contextmanager

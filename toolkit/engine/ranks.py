@@ -37,8 +37,8 @@ GatherNumbers = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 """From a list of n numbers on each rank to all ranks', (world_size, n); collective."""
 
 # Ranks wait in a host exchange while rank 0, or one machine, works alone: it hashes a checkpoint, packs the rows of a
-# large corpus, makes the last probes, writes to a slow disk. That may take any time. A rank that dies meanwhile ends
-# the others through `peers_watched`.
+# large corpus, writes to a slow disk. That may take any time. A rank that dies meanwhile ends the others through
+# `peers_watched`.
 _HOST_TIMEOUT = timedelta(days=7)
 
 _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)

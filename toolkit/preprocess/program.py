@@ -32,7 +32,14 @@ from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
 from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.folder import command_digest, complete_corpus, finished_corpus, open_ledger, start_over
+from toolkit.preprocess.writer.folder import (
+    already_finished,
+    command_digest,
+    complete_corpus,
+    finished_corpus,
+    open_ledger,
+    start_over,
+)
 from toolkit.preprocess.writer.groups import EXCLUDED, GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
@@ -73,7 +80,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
             choice = _open(corpus, tokenizer) if found is None else None
         if found is not None:
-            console().print(f"{output} is already finished: {found.documents:,} documents, {found.tokens:,} tokens.")
+            console().print(already_finished(output, found))
             if settings.sequence_length is not None:
                 _pack(output, settings.sequence_length)
             return None
@@ -92,6 +99,18 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
             "started again in this one, it resumes after the last finished shard."
         ) from error
+
+
+def made_before(sources: Sequence[str], folder: Path, *, settings: PreprocessSettings) -> CorpusManifest | None:
+    """The manifest in `folder` where the same command has made that corpus of sources not modified since, or None.
+
+    None also under `--overwrite`.
+    """
+    if settings.overwrite:
+        return None
+    tokenizer, exclude = load_tokenizer(settings), settings.exclude or ()
+    files = find_sources(sources, subset=settings.subset, exclude=exclude, output=folder)
+    return finished_corpus(folder, _key(files, tokenizer, settings, open_screening(settings)), tokenizer)
 
 
 def _open(corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer) -> BackendChoice | None:

@@ -1,9 +1,11 @@
 """Corpora for object storage: written in a folder of this machine, then uploaded, corpus.json last."""
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from toolkit.core.cache import digest_of
@@ -13,23 +15,39 @@ from toolkit.core.files import cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.data import CORPUS_MANIFEST
 from toolkit.data.corpus.files import OnRead, read_through
+from toolkit.data.corpus.manifest import CorpusManifest
+from toolkit.preprocess.writer.folder import already_finished
 from toolkit.preprocess.writer.ledger import LEDGER_NAME
-from toolkit.remote import is_url, list_objects, put
+from toolkit.remote import is_url, list_objects, modified, put, read
 
 _Result = TypeVar("_Result")
 
 
-def write_to(output: str, write: Callable[[Path], _Result | None], *, command: Any) -> _Result | None:
+def write_to(
+    output: str,
+    write: Callable[[Path], _Result | None],
+    *,
+    command: Any,
+    made_before: Callable[[Path], CorpusManifest | None],
+) -> _Result | None:
     """Call `write` with the folder of a corpus: `output`, or where that is a URL one whose files are put there then.
 
     Started again with the same `command`, plain data, both go on where they were. None where others have written the
-    corpus, or still do, as `write` says with None.
+    corpus, or still do, as `write` says with None, or where `made_before` knows the manifest that is at the URL.
     """
     if not is_url(output):
         return write(Path(output))
     url = output.rstrip("/")
-    if list_objects(f"{url}/{CORPUS_MANIFEST}"):
-        raise UserError(f"{url} holds a finished corpus: name another place, or remove what is there yourself.")
+    if list_objects(manifest := f"{url}/{CORPUS_MANIFEST}"):
+        changed = modified(manifest)
+        with TemporaryDirectory(prefix="corpus-") as name:
+            (copy := Path(name) / CORPUS_MANIFEST).write_bytes(read(manifest))
+            os.utime(copy, (changed, changed))
+            found = made_before(Path(name))
+        if found is None:
+            raise UserError(f"{url} holds a finished corpus: name another place, or remove what is there yourself.")
+        console().print(already_finished(url, found))
+        return None
     folder = cache_folder() / "staging" / digest_of([url, command])[:32]
     console().print(f"Writing to {folder} first.")
     result = None if _is_finished(folder) else write(folder)

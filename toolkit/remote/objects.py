@@ -57,6 +57,16 @@ def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
     return _asked(url, "list", find)
 
 
+def modified(url: str) -> float:
+    """When an object was last written, in seconds since 1970."""
+
+    def look() -> float:
+        storage, path = _opened(url)
+        return float(storage.modified(path).timestamp())
+
+    return _asked(url, "look up", look)
+
+
 def read(url: str, part: tuple[int, int] | None = None) -> bytes:
     """A small object, whole, or a part of any (first byte, last byte + 1)."""
 

@@ -6,11 +6,9 @@ Whether it may resume, or start from some weights, is for `run/start.py` to say.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import CorpusError, SettingsError, UserError
-from toolkit.core.text import home_hint
 from toolkit.engine.ds_config import check_parallel, zero_stage
 from toolkit.parallel.division import check_pipeline_parallel, check_tensor_parallel
 from toolkit.run.corpora import RunCorpora
@@ -59,19 +57,6 @@ def _check_validation_names(settings: RunSettings) -> None:
             )
 
 
-def _check_probed_steps(settings: RunSettings) -> None:
-    saved, every = settings.checkpoint, None if settings.probe is None else settings.probe.every
-    intervals = {"checkpoint.every": saved.every, "checkpoint.keep_every": saved.keep_every}
-    given = {key: interval for key, interval in intervals.items() if interval is not None}
-    if every is None or any(every % interval == 0 for interval in given.values()):
-        return
-    found = ", ".join(f"{key}={interval}" for key, interval in given.items()) or "checkpoint.every is not set"
-    raise SettingsError(
-        f"probe.every={every}: a probe reads a checkpoint, and not every multiple of {every} has one ({found}).\n"
-        f"Set checkpoint.every to {every} or a divisor of it, or leave probe.every out to probe each checkpoint."
-    )
-
-
 def _check_spikes(settings: RunSettings) -> None:
     if settings.train.on_spike == "skip" and settings.parallel.pp > 1:
         raise SettingsError(
@@ -89,20 +74,6 @@ def check_wandb(settings: RunSettings) -> None:
             "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
             "TensorBoard have the same numbers."
         )
-
-
-def _check_probe_files(settings: RunSettings) -> None:
-    """Look for the files, not into them."""
-    if settings.probe is None:
-        return
-    for key, path in (("probe.train", settings.probe.train), ("probe.test", settings.probe.test)):
-        if not Path(path).is_file():
-            found = "is not a file" if Path(path).exists() else "does not exist"
-            raise SettingsError(
-                f"{key}={path} {found}.{home_hint(path)}\n"
-                f"Give a file of labelled examples, as `toolkit finetune {settings.probe.kind}` reads them, or leave "
-                "[probe] out."
-            )
 
 
 def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
@@ -174,11 +145,10 @@ CHECKS = Checks(
     settings=(
         ({"eval", "data"}, _check_evaluation),
         ({"data", "objectives"}, _check_validation_names),
-        ({"probe", "checkpoint"}, _check_probed_steps),
         ({"train", "parallel"}, _check_spikes),
     ),
-    machine=(check_wandb, _check_probe_files),
+    machine=(check_wandb,),
     data=(_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder),
     division=(_check_degrees, _check_recomputation),
 )
-"""Checks of every run; a workflow adds those that need programs above this package."""
+"""Checks of every run."""

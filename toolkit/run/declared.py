@@ -41,11 +41,3 @@ class DeclaredRun:
         """Targets of an objective over positions, as far as its settings tell: what they say, a mask ratio, or 1."""
         settings = self.settings.objectives[objective].settings
         return float(getattr(settings, "targets_per_position", getattr(settings, "mask_ratio", 1.0)))
-
-    def is_probed(self, step: int) -> bool:
-        """True where the checkpoint of a step is probed."""
-        probe, saved = self.settings.probe, self.settings.checkpoint
-        if probe is None:
-            return False
-        is_due = saved.is_due(step) and (probe.every is None or step % probe.every == 0)
-        return is_due or step == self.plan.schedule.total_steps

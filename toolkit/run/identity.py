@@ -25,7 +25,7 @@ ROPE = ("rope_", "local_rope_")
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
-    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "probe."),
+    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval."),
     *("run.dir", "run.cache_gb"),
     # A run that a spike has stopped goes past it with another one.
     *("train.on_spike", "train.spike_deviations", "train.attention_kernel", "train.activation_checkpointing"),
@@ -176,7 +176,7 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
     """The same without objectives."""
     with _set_up(manifest):
-        return RunSettings.model_validate(as_fork(manifest.settings) | {"objectives": {}})
+        return RunSettings.model_validate(_as_now(manifest.settings) | {"objectives": {}})
 
 
 def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
@@ -209,7 +209,12 @@ def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
 
 def _validated(saved: Mapping[str, Any]) -> RunSettings:
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
-    return RunSettings.model_validate({**as_fork(saved), "objectives": objectives})
+    return RunSettings.model_validate(_as_now(saved) | {"objectives": objectives})
+
+
+def _as_now(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a checkpoint as this version declares them; no weight depended on `[probe]` of earlier ones."""
+    return {key: value for key, value in as_fork(saved).items() if key != "probe"}
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast
 from toolkit.checkpoint.manifest import read_manifest
 from toolkit.core.errors import CheckpointError
 from toolkit.core.files import atomic_write
-from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.step_plan import StepPlan
 
@@ -47,7 +46,6 @@ class MetricsLine(Rates, total=False):
     grad_norm: float
     data_digest: str
     eval_loss: Losses
-    probe: Mapping[str, float]
     spike: Literal["told", "skipped"]
 
 
@@ -71,11 +69,6 @@ def by_corpus(losses: Losses) -> dict[str, Mapping[str, float]]:
     """Validation losses by objective for each corpus; the first, without a name, are those over all."""
     corpora = {name: found for name, found in losses.items() if isinstance(found, Mapping)}
     return {"": {name: loss for name, loss in losses.items() if not isinstance(loss, Mapping)}, **corpora}
-
-
-def probe_scalars(scores: Mapping[str, float]) -> dict[str, float]:
-    """The curves of a probe by name."""
-    return {f"probe/{name}": score for name, score in scores.items()}
 
 
 class MetricsFile:
@@ -103,16 +96,6 @@ class MetricsFile:
                 with suppress(OSError):
                     file.truncate(size)
                 raise
-
-    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
-        """Put scores, by name, into the line of a step, which was written when the step was made."""
-        lines = _lines_of(self.path)
-        for number, line in enumerate(lines):
-            if _step_of(line) == step:
-                content = json.loads(line)
-                content["probe"] = {**content.get("probe", {}), **scores}
-                lines[number] = json.dumps(content, allow_nan=False)
-        atomic_write(self.path, "".join(line + "\n" for line in lines))
 
     def close(self, error: BaseException | None) -> None:
         """Do nothing: each line is on the disk."""
@@ -164,19 +147,6 @@ def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
     made = [line for line in before if line["step"] <= fork["step"]]
     is_left_there = any(line["step"] == fork["step"] and "loss" in line for line in made)
     return History([*made, *own], is_whole and is_left_there)
-
-
-def missing_probes(run: DeclaredRun, *, up_to: int) -> list[int]:
-    """Steps up to `up_to` whose checkpoint is there and whose line in metrics.jsonl lacks the probe's score."""
-    probe = run.settings.probe
-    if probe is None:
-        return []
-    lines = {line["step"]: line for line in read_lines(run.folder)}
-    return sorted(
-        step
-        for step, _ in run.folder.steps()
-        if step <= up_to and run.is_probed(step) and probe.task not in lines.get(step, {}).get("probe", {})
-    )
 
 
 def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:

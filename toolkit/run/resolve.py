@@ -13,7 +13,7 @@ from toolkit.engine.ds_config import resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
-from toolkit.run.checks import CHECKS, Checks
+from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
 from toolkit.run.declared import DeclaredRun
@@ -82,14 +82,14 @@ class Outcome:
         return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
 
 
-def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int, checks: Checks = CHECKS) -> PreparedRun:
+def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> PreparedRun:
     """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`."""
-    for check in checks.machine:
+    for check in CHECKS.machine:
         check(run.settings)
     start = find_start(run)
     run = start.keep_choices(run)
     corpora = open_corpora(run)
-    for check_data in checks.data:
+    for check_data in CHECKS.data:
         check_data(run.settings, corpora)
     run = corpora.with_vocabulary(run)
     division = divide_run(run, ds_config=ds_config, num_ranks=num_ranks)

@@ -121,25 +121,6 @@ class EvaluationSettings(Settings):
     """How many of the first validation rows are used, of each corpus; unset: all."""
 
 
-class ProbeSettings(Settings):
-    """A linear probe of checkpoints on a small labelled set, in a process beside the training."""
-
-    task: str = Field(min_length=1)
-    """Name of the score, as `probe` of metrics.jsonl and TensorBoard's `probe/NAME` have it."""
-    kind: Literal["sc", "tc"]
-    """What is predicted: `sc`, a label for each text, from one vector a text; `tc`, a tag for each word, from one
-    vector a word."""
-    train: str = Field(min_length=1)
-    """File of examples that the probe is trained on, in the form of `toolkit finetune`."""
-    test: str = Field(min_length=1)
-    """File of examples that it is scored on."""
-    every: int | None = Field(None, gt=0)
-    """Probe the checkpoints at multiples of this step, and the last one; unset: those at multiples of
-    `checkpoint.every` and `checkpoint.keep_every`, and of `checkpoint.keep_at`."""
-    steps: int = Field(1000, gt=0)
-    """Most iterations of the probe's optimizer, L-BFGS, which stops earlier where it has converged."""
-
-
 @dataclass(frozen=True)
 class FirstWeights:
     """The checkpoint that a run starts from."""
@@ -183,8 +164,6 @@ class RunSettings(Settings):
     """What is written down."""
     eval: EvaluationSettings = EvaluationSettings()
     """Validation."""
-    probe: ProbeSettings | None = None
-    """A table; unset: no probe."""
 
     @property
     def first_weights(self) -> FirstWeights | None:

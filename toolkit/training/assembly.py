@@ -1,7 +1,6 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from toolkit.engine.engine import Engine
 from toolkit.run.resolve import ResolvedRun
@@ -9,9 +8,8 @@ from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, Evaluati
 from toolkit.training.copying import CopyHook
 from toolkit.training.evaluation import Evaluator
 from toolkit.training.hooks import ConsoleHook, Hook, RetentionHook
-from toolkit.training.logged_steps import LogHook, add_probe, open_writers
+from toolkit.training.logged_steps import LogHook, open_writers
 from toolkit.training.loop import Run
-from toolkit.training.probing import ProbeHook
 from toolkit.training.run_state import RunState
 from toolkit.training.saving import CheckpointSaver
 from toolkit.training.slow_ranks import SlowRankHook
@@ -91,13 +89,10 @@ def _hooks(
     settings = run.settings
     speed = Speed(settings.model, peak_flops=peak_flops_of(settings, engine.ranks))
     writers = open_writers(run, resumed_step=None if state.step == run.plan.first_step else state.step)
-    log = LogHook(writers, every=settings.log.every, speed=speed, is_probed=run.is_probed)
+    log = LogHook(writers, every=settings.log.every, speed=speed)
     console = ConsoleHook(run.plan, run.data.objectives, stop=stop)
     slow = SlowRankHook(hosts, num_stages=settings.parallel.pp, say=console.say)
-    in_use: list[ProbeHook | CopyHook] = []
-    if settings.probe is not None:
-        report = partial(add_probe, writers)
-        in_use.append(ProbeHook(run, report=report, say=console.say, is_stop_requested=is_stop_requested))
+    in_use: list[CopyHook] = []
     if settings.checkpoint.copy_to is not None:
         in_use.append(CopyHook(run.folder, settings.checkpoint.copy_to, say=console.say))
     retention = RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use, say=console.say)

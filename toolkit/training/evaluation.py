@@ -33,15 +33,17 @@ class Evaluator:
         return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
     def losses(self, step: int, errors: RankErrors) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        """Token means by name of the objective, over the rows of all corpora and for each that has a name; one that is
-        not finite ends the run.
+        """Token means by name of the objective, over the rows of all corpora and for each that has a name.
+
+        One that is not finite ends the run; where there is no target, there is none.
         """
         sums = {
             name: {corpus: self._sum(name, corpus, step, errors) for corpus in self._batches}
             for name in self._objectives
         }
-        return {name: _mean(found.values()) for name, found in sums.items()}, {
-            corpus: {name: _mean([found[corpus]]) for name, found in sums.items()} for corpus in self._batches if corpus
+        named = (corpus for corpus in self._batches if corpus)
+        return _means({name: list(found.values()) for name, found in sums.items()}), {
+            corpus: _means({name: [found[corpus]] for name, found in sums.items()}) for corpus in named
         }
 
     def _sum(self, name: str, corpus: str, step: int, errors: RankErrors) -> tuple[float, float]:
@@ -69,5 +71,6 @@ class Evaluator:
         return loss_sum, weight
 
 
-def _mean(sums: Collection[tuple[float, float]]) -> float:
-    return sum(loss for loss, _ in sums) / (sum(weight for _, weight in sums) or 1)
+def _means(sums: Mapping[str, Collection[tuple[float, float]]]) -> dict[str, float]:
+    totals = {name: [sum(part) for part in zip(*pairs, strict=True)] for name, pairs in sums.items()}
+    return {name: loss / weight for name, (loss, weight) in totals.items() if weight}

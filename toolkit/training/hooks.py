@@ -96,7 +96,8 @@ class ConsoleHook(Hook):
     def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
         """Show validation losses."""
         shown = "; ".join(
-            f"{corpus}: ".removeprefix(": ") + ", ".join(f"{name} {loss:.3f}" for name, loss in found.items())
+            f"{corpus}: ".removeprefix(": ")
+            + (", ".join(f"{name} {loss:.3f}" for name, loss in found.items()) or "no targets")
             for corpus, found in by_corpus(losses).items()
         )
         self._progress.say(f"step {info.step:,}: validation loss {shown}")

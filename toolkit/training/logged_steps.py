@@ -1,11 +1,10 @@
 """Logged steps: which steps are logged, the line each gets, and the writers of lines.
 
-The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the same numbers. The score of a probe is
-known later than the rest of its step, and is added.
+The line is made once; metrics.jsonl, TensorBoard and Weights & Biases get the same numbers.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol, cast
@@ -13,7 +12,7 @@ from typing import Protocol, cast
 from toolkit.core.errors import UserError, is_out_of_room
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import snapshot
-from toolkit.run.metrics import Losses, MetricsFile, MetricsLine, probe_scalars, scalars
+from toolkit.run.metrics import Losses, MetricsFile, MetricsLine, scalars
 from toolkit.training.hooks import Hook
 from toolkit.training.run_state import StepInfo, StepMetrics
 from toolkit.training.speed import Speed
@@ -28,30 +27,20 @@ class LineWriter(Protocol):
     def append(self, line: MetricsLine) -> None:
         """Write the line of one step."""
 
-    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
-        """Add scores of a probe, by name, to an earlier step."""
-
     def close(self, error: BaseException | None) -> None:
         """Called at the end of the process; `error` is what ended the run, if anything did."""
 
 
 class LogHook(Hook):
-    """Writes logged steps: every `every`-th, each evaluated or probed one, the last of each phase.
+    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase.
 
     A line that a writer could not take waits for the next one, and for the end, so that none is missing for good.
     """
 
     keeps_what_failed = True
 
-    def __init__(
-        self,
-        writers: Sequence[LineWriter],
-        *,
-        every: int,
-        speed: Speed,
-        is_probed: Callable[[int], bool] = lambda step: False,
-    ) -> None:
-        self._writers, self._every, self._speed, self._is_probed = writers, every, speed, is_probed
+    def __init__(self, writers: Sequence[LineWriter], *, every: int, speed: Speed) -> None:
+        self._writers, self._every, self._speed = writers, every, speed
         self._waiting: list[deque[MetricsLine]] = [deque() for _ in writers]
         self._eval_losses: Losses = {}
 
@@ -64,7 +53,7 @@ class LogHook(Hook):
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
         """Write the line of a logged step."""
         self._speed.add(metrics)
-        is_due = info.is_phase_end or info.step % self._every == 0 or self._is_probed(info.step)
+        is_due = info.is_phase_end or info.step % self._every == 0
         if not (self._eval_losses or is_due or metrics.spike):
             return
         measured: MetricsLine = {
@@ -113,13 +102,6 @@ class LogHook(Hook):
                 waiting.popleft()
 
 
-def add_probe(writers: Sequence[LineWriter], step: int, scores: Mapping[str, float]) -> None:
-    """Add scores of a probe to an earlier step."""
-    for writer in writers:
-        with _naming(writer):
-            writer.add_probe(step, scores)
-
-
 def close_all(writers: Sequence[LineWriter], error: BaseException | None) -> None:
     """Close writers; `error` is what ended the run, if anything did."""
     with ExitStack() as stack:
@@ -155,11 +137,6 @@ class TensorBoardWriter:
         """Write the scalars of a logged step."""
         for name, value in scalars(line).items():
             self._writer.add_scalar(name, value, line["step"])
-
-    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
-        """Write scores of a probe."""
-        for name, value in probe_scalars(scores).items():
-            self._writer.add_scalar(name, value, step)
 
     def close(self, error: BaseException | None) -> None:
         """Close the file."""

@@ -23,7 +23,6 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
-from toolkit.run.checks import CHECKS, Checks
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_settings, read_resolved
@@ -34,7 +33,6 @@ from toolkit.training.assembly import assemble
 from toolkit.training.building import build_engine
 from toolkit.training.loop import train
 from toolkit.training.memory_trial import fit_micro_batches, torch_errors_explained
-from toolkit.training.probing import finish_probes
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
 
@@ -45,7 +43,7 @@ _GPU_SWITCH_SECONDS = 5e-4
 class StopRequest(StopSignals):
     """Request to stop this process after its current step.
 
-    Two ways in: a signal to any rank (SIGTERM, SIGUSR1, SIGHUP), for a run under the bare `deepspeed` launcher; and a
+    Two ways in: a signal to any rank (`stop_signals`), for a run under the bare `deepspeed` launcher; and a
     stop file, which the process that started the run creates when it gets such a signal itself. The file also covers
     the seconds in which ranks are still importing, when a signal would end them.
     """
@@ -75,16 +73,14 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int 
     return pretrain_declared(declare_settings(settings), ds_config=ds_config, until=until)
 
 
-def pretrain_declared(
-    declared: DeclaredRun, *, ds_config: str | None, until: int | None, checks: Checks = CHECKS
-) -> Outcome:
+def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, until: int | None) -> Outcome:
     """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))
         with ranks.together():
             if ranks.rank == 0:
-                run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size, checks=checks)
+                run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size)
                 print("".join(f"{choice}\n" for choice in run.division.choices), end="", flush=True)
                 # In this order: rank 0 of an earlier launch that is dying has both, and is waited for.
                 stack.enter_context(run.folder.locked())
@@ -115,8 +111,6 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
         with ranks.together():
             if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):
                 copy_missing(folder, copy_to, set())
-            if ranks.rank == 0 and step == total_steps:
-                finish_probes(declared, is_stop_requested=is_stop_requested)
         return Outcome(step, total_steps, was_there=True)
     with ranks.together():
         run = read_run(declared, num_ranks=ranks.world_size)

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.run.folder import RunFolder
-from toolkit.run.metrics import MetricsLine, probe_scalars, scalars
+from toolkit.run.metrics import MetricsLine, scalars
 
 
 class WandbWriter:
@@ -56,10 +56,6 @@ class WandbWriter:
     def append(self, line: MetricsLine) -> None:
         """Send the scalars of a logged step."""
         self._run.log({"step": line["step"], **scalars(line)})
-
-    def add_probe(self, step: int, scores: Mapping[str, float]) -> None:
-        """Send scores of a probe."""
-        self._run.log({"step": step, **probe_scalars(scores)})
 
     def close(self, error: BaseException | None) -> None:
         """Finish sending; a run that ended with an error is shown as failed."""

@@ -34,13 +34,14 @@ from toolkit.engine.meeting import measure_speed, meet
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks
 from toolkit.parallel.launcher import read_launcher
+from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import open_corpora
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
 from toolkit.run.load import declare_run, declare_settings, to_toml
 from toolkit.training.pretrain import join, pretrain_declared
 from toolkit.workflows.findings import Facts, Row, findings
 from toolkit.workflows.rank import own_errors_reported
-from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
+from toolkit.workflows.train import prepare_if_named
 
 _PACKAGES = (
     *("torch", "deepspeed", "transformers", "tokenizers", "safetensors", "numpy", "pydantic", "triton"),
@@ -117,7 +118,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts.free = shutil.disk_usage(folder).free
     facts.left = (left := half_removed(declared.folder.checkpoints)) and f"; {left}"
-    for check in RUN_CHECKS.machine:
+    for check in CHECKS.machine:
         check(declared.settings)
     prepare_if_named(declared.settings.data)
     corpora = open_corpora(declared)
@@ -159,7 +160,7 @@ def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None
         # What a killed one left, which would be resumed. The others open it only after rank 0 has made it.
         shutil.rmtree(folder, ignore_errors=True)
     try:
-        outcome = pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1, checks=RUN_CHECKS)
+        outcome = pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1)
     finally:
         if is_first:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 Of the launcher it is the part that runs on each machine (`deepspeed.launcher.launch`): the command `deepspeed` in front
 of it looks for other machines, and takes two seconds to import. Launcher and ranks get a session of their own, so a
-Ctrl-C on the terminal reaches this process alone. A stop (SIGTERM, SIGUSR1, SIGHUP) becomes a stop file, also one that
-came before there were ranks; they look at it between steps, and it is safe while they still import. A second SIGTERM or
-a Ctrl-C ends everything at once. If this process is killed, ranks notice and end themselves.
+Ctrl-C on the terminal reaches this process alone. A stop (`stop_signals`) becomes a stop file, also one that
+came before there were ranks; they look at it between steps, and it is safe while they still import. A second one, or a
+Ctrl-C, ends everything at once. If this process is killed, ranks notice and end themselves.
 """
 
 import base64
@@ -21,7 +21,7 @@ from types import FrameType
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
-from toolkit.core.signals import is_insisting, stop_signals, stop_signals_kept
+from toolkit.core.signals import Requests, stop_signals, stop_signals_kept
 from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.parallel.launcher import STARTER_VARIABLE, STOP_FILE_VARIABLE, alone, reserved_port
@@ -35,12 +35,12 @@ def launch_ranks(
     *,
     num_procs: int,
     is_stopped: Callable[[], bool] = lambda: False,
-    last_signal: int = 2,
+    last_request: int = 2,
 ) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. The first signal
-    asks them to save and stop, and the `last_signal` ends them at once.
+    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. The first request asks
+    them to save and stop, and the `last_request` ends them at once.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
@@ -55,7 +55,7 @@ def launch_ranks(
             "DS_ACCELERATOR": "cuda" if gpus.has_gpu() else "cpu",
         }
         with stop_signals_kept():
-            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped, last_signal)
+            launcher = _start_listening(stop_file, [*command, *program], environment, is_stopped, last_request)
             try:
                 code = launcher.wait()
             except KeyboardInterrupt:
@@ -65,12 +65,12 @@ def launch_ranks(
     return as_shells_say(code)
 
 
-def what_is_left(folder: RunFolder) -> str:
-    """Message on what an interrupted run has saved."""
+def what_is_left(folder: RunFolder, *, how: str = "interrupted") -> str:
+    """Message on what a run has saved that was interrupted, or killed."""
     if saved := folder.steps():
-        return f"interrupted; the same command resumes from step {saved[0][0]:,}"
+        return f"{how}; the same command resumes from step {saved[0][0]:,}"
     has_trained = any("loss" in line for line in read_lines(folder))
-    return nothing_saved("checkpoint" if has_trained else "step")
+    return nothing_saved("checkpoint" if has_trained else "step", how=how)
 
 
 def as_shells_say(code: int) -> int:
@@ -117,16 +117,15 @@ def _start_listening(
     command: list[str],
     environment: dict[str, str],
     is_stopped: Callable[[], bool],
-    last_signal: int,
+    last_request: int,
 ) -> "subprocess.Popen[bytes]":
     """Start the launcher, with the stop signals turned into the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
-    num_signals = 0
+    requests = Requests()
 
     def on_stop(number: int, frame: FrameType | None) -> None:
-        nonlocal num_signals
-        num_signals += is_insisting(number)
-        if is_insisting(number) and num_signals >= last_signal:
+        requests.add(number)
+        if requests.number >= last_request:
             for launcher in launchers:
                 _kill(launcher)
         stop_file.touch()
@@ -135,7 +134,7 @@ def _start_listening(
         signal.signal(number, on_stop)
     # Only now: from here on no signal is lost between the two handlers.
     if is_stopped():
-        num_signals += 1
+        requests.add(signal.SIGTERM)
         stop_file.touch()
     launchers.append(subprocess.Popen(command, env=environment, start_new_session=True))
     return launchers[0]

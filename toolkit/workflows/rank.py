@@ -15,7 +15,7 @@ from toolkit.run import RunFolder
 from toolkit.run.corpora import open_corpora
 from toolkit.run.load import declare_run
 from toolkit.training.pretrain import pretrain_declared, pretrain_resolved
-from toolkit.workflows.train import RUN_CHECKS, prepare_if_named
+from toolkit.workflows.train import prepare_if_named
 
 _DEFAULT_FOLDER = "runs/pretrain"
 _SECONDS_FOR_RANK_0 = 15.0
@@ -31,7 +31,7 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(declared)
-        _say(pretrain_declared(declared, ds_config=ds_config, until=until, checks=RUN_CHECKS))
+        _say(pretrain_declared(declared, ds_config=ds_config, until=until))
 
 
 def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:

@@ -3,8 +3,9 @@
 A run on the bundled corpus, Wikipedia text that travels with the package, has it made into shards where it is missing.
 """
 
+import signal
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError
@@ -16,14 +17,10 @@ from toolkit.run import RunFolder, RunSettings, run_presets
 from toolkit.run.checks import CHECKS
 from toolkit.run.division import divide_run
 from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
-from toolkit.run.metrics import missing_probes
 from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, resolve_run
 from toolkit.workflows.launch import launch_ranks, what_is_left
-from toolkit.workflows.probe import check_probe
 
-RUN_CHECKS = replace(CHECKS, machine=(*CHECKS.machine, check_probe))
-"""What a run is refused for before it starts; a probe is fine-tuning's, which `toolkit.run` knows nothing of."""
 QUICKSTART_DATA = Path(__file__).resolve().parent.parent / "quickstart"
 _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validation.parquet"}
 
@@ -46,10 +43,10 @@ def train_run(
     try:
         prepare_if_named(declared.settings.data)
         ranks = num_procs or num_devices()
-        run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
+        run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks)
         last, own = run.plan.schedule.total_steps, run.start.own
         is_there = run.is_past(min(until or last, last)) and run.folder.settings_file.is_file()
-        if own is not None and is_there and (own.step < last or not missing_probes(run, up_to=last)):
+        if own is not None and is_there:
             if copy_to := run.settings.checkpoint.copy_to:
                 copy_missing(run.folder, copy_to, set())
             print(Outcome(own.step, last, was_there=True), flush=True)
@@ -60,7 +57,10 @@ def train_run(
             with run.folder.locked():
                 run.write()
             arguments = ["--run_dir", str(run.folder.path), *([] if until is None else ["--until", str(until)])]
-            return launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
+            code = launch_ranks(arguments, num_procs=ranks, is_stopped=is_stopped)
+        if code == 128 + signal.SIGKILL:
+            print(what_is_left(declared.folder, how="killed"), file=sys.stderr, flush=True)
+        return code
     except KeyboardInterrupt:
         raise KeyboardInterrupt(what_is_left(declared.folder)) from None
 
@@ -68,8 +68,7 @@ def train_run(
 def is_complete(folder: RunFolder) -> bool:
     """True where another start of a run would do nothing; launchers/slurm.sbatch asks. Files are not hashed."""
     run = declare_settings(read_without_objectives(folder.settings_file))
-    last = run.plan.schedule.total_steps
-    return folder.checkpoint(last).is_dir() and not missing_probes(run, up_to=last)
+    return folder.checkpoint(run.plan.schedule.total_steps).is_dir()
 
 
 def show_run(
@@ -93,7 +92,7 @@ def show_run(
     ranks, about_data, data = num_procs or num_devices(), list[str](), None
     machines = None if device is None else Machines(device, mfu, ranks, job_hours)
     if missing := _missing(declared.settings) if source in run_presets() else []:
-        for check in RUN_CHECKS.machine:
+        for check in CHECKS.machine:
             check(declared.settings)
         run, division = declared, divide_run(declared, ds_config=ds_config, num_ranks=ranks)
         notes = [f"{key} ({path}) does not exist yet" for key, path in missing]
@@ -102,7 +101,7 @@ def show_run(
         )
         notes.append(f"what depends on that is left out here: epochs of the corpus, checks against it{sizes}")
     else:
-        run = prepared = resolve_run(declared, ds_config=ds_config, num_ranks=ranks, checks=RUN_CHECKS)
+        run = prepared = resolve_run(declared, ds_config=ds_config, num_ranks=ranks)
         data, division, notes = prepared.data, prepared.division, []
         about_data = [*data.describe().splitlines(), prepared.start.describe(run.settings)]
     print(to_toml(run.settings))

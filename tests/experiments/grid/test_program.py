@@ -345,44 +345,6 @@ def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, monkeypatch, capsys,
     assert ran == [1]
 
 
-def test_halving_runs_fewer_cells_and_says_which(tmp_path, monkeypatch, capsys, ran):
-    rates = (1e-4, 1e-3, 1e-2)
-    path = write_grid(tmp_path, kinds=("sc",), rates=rates, options="search = 'halving'")
-    code, printed = run_command(monkeypatch, capsys, path)
-    assert code == 0, printed.err
-    cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
-    first = {
-        rate: json.loads((cells / f"lr-{rate!r}" / "seed-0" / "result.json").read_text())["validation"]["accuracy"]
-        for rate in rates
-    }
-    worst = min(rates, key=lambda rate: (first[rate], -rate))
-    assert f"eurobert sc lr {worst!r}: dropped after 1 seed, validation {first[worst]:.4f}, the worst" in printed.out
-    assert "search = 'halving' left out 1 of 6 cells" in printed.out
-    assert {rate for rate in rates if not (cells / f"lr-{rate!r}" / "seed-1").exists()} == {worst}
-    assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["seeds"] == [0, 1]
-    # Nothing is left to do, for a dry run neither; all of it after all, once that is asked for.
-    _, printed = run_command(monkeypatch, capsys, path, "--dry-run")
-    assert "5 done, 0 would run at most" in printed.out
-    assert grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=rates)) == 0
-    assert ran == [3, 1]
-    assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
-
-
-def test_a_dropped_rate_is_not_chosen_though_all_its_seeds_have_run(tmp_path, ran):
-    rates = (1e-4, 1e-3, 1e-2)
-    grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=rates))
-    cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
-    # By the mean of both seeds 1e-4 is best, by the first one worst.
-    for rate, scores in {1e-4: (0.0, 1.0), 1e-3: (0.3, 0.3), 1e-2: (0.2, 0.2)}.items():
-        for seed, score in enumerate(scores):
-            file = cells / f"lr-{rate!r}" / f"seed-{seed}" / "result.json"
-            file.write_text(json.dumps(json.loads(file.read_text()) | {"validation": {"accuracy": score}}))
-    for search, chosen in (("all", 1e-4), ("halving", 1e-3)):
-        grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=rates, options=f"search = '{search}'"))
-        assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"] == chosen
-    assert ran == [6]
-
-
 def test_a_cell_that_another_process_writes_is_left_to_it(tmp_path, monkeypatch, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
     lock = tmp_path / "out" / ".locks" / "eurobert" / "sc" / "lr-0.001" / "seed-0.lock"

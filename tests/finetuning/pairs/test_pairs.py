@@ -318,7 +318,7 @@ def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path,
     data, file = write_data(tmp_path / "data"), write_pairs(tmp_path / "pairs.jsonl", UID="a")
     gpt2 = save_decoder("llama", tmp_path / "llama")
     head = f"[grid]\ndir = '{tmp_path / 'out'}'\nsteps = 1\nthreads = 1\nseeds = [0, 1]\nkeep_models = 'all'\n"
-    head += "learning_rates = [1e-3]\nsearch = 'halving'\n"
+    head += "learning_rates = [1e-3]\n"
     models = f"[[model]]\nname = 'run'\npath = '{trained}'\nsteps = 'all'\n"
     models += f"[[model]]\nname = 'llama'\npath = '{gpt2}'\n"
     pairs = f"[[task]]\nname = 'blimp'\nkind = 'pairs'\ntest = '{file}'\n"

@@ -1,4 +1,4 @@
-"""Choices of a grid, and what it prints: learning rates, models that stay, what diverged, was dropped or failed."""
+"""Choices of a grid, and what it prints: learning rates, models that stay, what diverged or failed."""
 
 import shutil
 from collections import Counter, defaultdict
@@ -10,35 +10,21 @@ from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.cells import Cell, Outcome
 from toolkit.experiments.grid.display import GridTally
 from toolkit.experiments.grid.plan import GridPlan
-from toolkit.experiments.grid.selection import Dropped, Halving, Selected, halve, select
+from toolkit.experiments.grid.selection import Selected, select
 from toolkit.finetuning.precision import versions_and_device
 from toolkit.finetuning.settings import UNTRAINED
 
 _MOST_NAMED = 20
 
 
-def find_halving(plan: GridPlan, tally: GridTally) -> Halving | None:
-    """State of successive halving, where the grid asks for it."""
-    without_score = {*tally.failed, *tally.diverged}
-    return halve(plan.cells, tally.scores, without_score) if plan.grid.grid.search == "halving" else None
-
-
 def select_rates(plan: GridPlan, tally: GridTally) -> Selected:
-    """The chosen rates so far; one that was dropped, or of which a seed diverged, cannot be chosen."""
-    halving = find_halving(plan, tally)
-    # A rate that was dropped may have all its seeds, from a grid that had dropped nothing.
-    eligible = [cell for cell in plan.cells if halving is None or halving.keeps(cell)]
-    return select(eligible, [tally.scores[cell] for cell in eligible if cell in tally.scores])
+    """The chosen rates so far; one of which a seed diverged cannot be chosen."""
+    return select(plan.cells, [tally.scores[cell] for cell in plan.cells if cell in tally.scores])
 
 
 def remove_unchosen_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
     """Remove the models of all rates but the chosen one, where all cells of a model and task have ended well."""
-    halving = find_halving(plan, tally)
-    open_groups = {
-        cell.group
-        for cell in plan.cells
-        if cell in tally.failed or not (tally.has_ended(cell) or (halving is not None and not halving.keeps(cell)))
-    }
+    open_groups = {cell.group for cell in plan.cells if cell in tally.failed or not tally.has_ended(cell)}
     for cell in plan.cells:
         if cell.group not in open_groups and not _is_chosen(cell, selected):
             shutil.rmtree(plan.folder.place(cell).model, ignore_errors=True)
@@ -89,8 +75,6 @@ def print_outcome(plan: GridPlan, tally: GridTally) -> None:
                 f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
             )
     _print_diverged(plan, tally, selected)
-    if halving := find_halving(plan, tally):
-        _print_dropped(plan, tally, halving.dropped)
     _print_missing_models(plan, tally, selected)
     outcomes: list[Outcome] = [*tally.scores.values(), *tally.diverged.values()]
     devices = Counter((outcome.made_by or {}).get("device") for outcome in outcomes)
@@ -116,18 +100,6 @@ def _print_diverged(plan: GridPlan, tally: GridTally, selected: Selected) -> Non
     without_rate = {group for group, _ in seeds if group[1] not in selected.get(group[0], {})}
     lines += [f"{' '.join(group)}: no learning rate could be chosen" for group in sorted(without_rate)]
     _print_some(lines, "diverged")
-
-
-def _print_dropped(plan: GridPlan, tally: GridTally, dropped: Sequence[Dropped]) -> None:
-    lines = []
-    for one in dropped:
-        mean = "a cell failed or diverged" if one.mean is None else f"validation {one.mean:.4f}"
-        kept = "" if one.kept is None else f", the worst that stayed {one.kept:.4f}"
-        place = f"{' '.join(one.group)} lr {one.learning_rate!r}"
-        lines.append(f"{place}: dropped after {counted(one.num_seeds, 'seed')}, {mean}{kept}")
-    _print_some(lines, "were dropped")
-    num_left_out = sum(not tally.has_ended(cell) for cell in plan.cells)
-    console().print(f"search = 'halving' left out {num_left_out:,} of {counted(len(plan.cells), 'cell')}")
 
 
 def _print_missing_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:

@@ -41,9 +41,6 @@ class GridSettings(Settings):
     """Seeds of each task; a task may have its own."""
     learning_rates: tuple[Rate, ...] = Field(default=PAPER_RATES, min_length=1, strict=False)
     """Peak learning rates of each task; a task may have its own. Validation chooses one for each model and task."""
-    search: Literal["all", "halving"] = "all"
-    """`all` runs every learning rate on every seed. `halving` drops the worse half by validation after one seed, after
-    two, and so on, and says which."""
     protocol: Literal["standard", "paper"] = "standard"
     """Of inputs and metrics; a task may have its own."""
     steps: int | None = Field(default=None, ge=1)

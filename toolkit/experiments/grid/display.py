@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,6 @@ class GridTally:
         for cell in sorted(outcomes):
             self._keep(outcomes[cell])
         self._settle, self._clock, self._begun, self._num_before = settle, clock, clock(), len(outcomes)
-
-    def expect(self, cells: Iterable[Cell]) -> None:
-        """Count these cells alone from now on: those of learning rates that were dropped are not run."""
-        self.totals = Counter(cell.task for cell in cells)
 
     def begin(self, worker: int, cell: Cell) -> None:
         """A worker has begun a cell."""

@@ -37,8 +37,6 @@ class Declaration:
     tasks: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
     """All that are declared, rates and seeds ascending."""
-    is_halving: bool = False
-    """True if rates that do badly get no further seeds."""
 
 
 class GridFolder:
@@ -154,7 +152,6 @@ class GridFolder:
                     for rate in sorted(map(float, task.get("learning_rates", ())))
                     for seed in sorted(task.get("seeds", ()))
                 ),
-                is_halving=shared.get("search") == "halving",
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.declaration_file} is damaged ({error}). {_AGAIN}") from None

@@ -12,11 +12,10 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, Executor, ExecutorKind, Failed, Finished, Observer
+from toolkit.execution.work import NOBODY, ExecutorKind, Failed, Finished
 from toolkit.experiments.grid.cells import Cell, Outcome, Score
 from toolkit.experiments.grid.choice import (
     counted_cells,
-    find_halving,
     print_outcome,
     print_start,
     remove_unchosen_models,
@@ -45,7 +44,7 @@ def run_grid(
     plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
     with GridShare(plan) as share:
         tally = _begin(plan, share, executor)
-        if missing := _next_round(plan, tally):
+        if missing := [cell for cell in plan.cells if not tally.has_ended(cell)]:
             plan.check_models(missing)
             if executor is ExecutorKind.SLURM:
                 return _submit(plan, share, most=min(num_workers or 1, len({*map(plan.training, missing)})))
@@ -53,7 +52,7 @@ def run_grid(
             items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
             opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
             with opened as workers, shown(tally) as display:
-                _run_rounds(plan, tally, workers, share=share, observer=display)
+                run_work(items, workers, share=share, observer=display)
         _end(plan, share, tally)
     print_outcome(plan, tally)
     return 1 if tally.failed else 0
@@ -72,7 +71,6 @@ def show_grid(path: Path) -> None:
     plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
     outcomes = plan.finished()
     screen = console()
-    halving = find_halving(plan, GridTally(plan.cells, outcomes))
     plan.check_models(cell for cell in plan.cells if cell not in outcomes)
     groups: dict[tuple[str, str, str, float], list[Cell]] = {}
     for cell in plan.cells:
@@ -80,16 +78,14 @@ def show_grid(path: Path) -> None:
     num_left = 0
     for (model, task, kind, rate), cells in groups.items():
         unfinished = [cell for cell in cells if cell not in outcomes]
-        left = [cell for cell in unfinished if halving is None or halving.keeps(cell)]
-        num_left += len(left)
-        runs = f"runs {', '.join(str(cell.seed) for cell in left)}" if left else "nothing to run"
+        num_left += len(unfinished)
+        runs = f"runs {', '.join(str(cell.seed) for cell in unfinished)}" if unfinished else "nothing to run"
         seeds = ", ".join(str(cell.seed) for cell in cells)
         num_done = len(cells) - len(unfinished)
         screen.print(f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {num_done} of {len(cells)} done, {runs}")
-    would = "would run" if halving is None else "would run at most, since search = 'halving' drops learning rates"
     screen.print(
         f"{plan.folder}: {counted_cells(plan)} ({counted(len(plan.grid.model), 'model')}, "
-        f"{counted(len(plan.grid.task), 'task')}), {len(outcomes):,} done, {num_left:,} {would}"
+        f"{counted(len(plan.grid.task), 'task')}), {len(outcomes):,} done, {num_left:,} would run"
     )
     if plan.unfetched:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
@@ -129,20 +125,6 @@ def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
             # Needed only while the grid runs.
             for folder in (plan.folder.exports, plan.folder.locks, plan.folder.trainings):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run_rounds(plan: GridPlan, tally: GridTally, executor: Executor, *, share: GridShare, observer: Observer) -> None:
-    while missing := _next_round(plan, tally):
-        run_work([plan.work(cell) for cell in missing], executor, share=share, observer=observer)
-
-
-def _next_round(plan: GridPlan, tally: GridTally) -> list[Cell]:
-    """Cells that are to run now; the tally leaves out those of learning rates that were dropped."""
-    halving = find_halving(plan, tally)
-    if halving is None:
-        return [cell for cell in plan.cells if not tally.has_ended(cell)]
-    tally.expect(cell for cell in plan.cells if tally.has_ended(cell) or halving.keeps(cell))
-    return list(halving.wanted)
 
 
 def _settle(plan: GridPlan, share: GridShare, event: Finished | Failed) -> Outcome | None:

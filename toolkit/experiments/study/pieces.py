@@ -34,7 +34,7 @@ _MET_NON_FINITE = f"exit code {_NON_FINITE};"
 def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> int:
     """Train all pieces, and return the exit code: 1 where one failed, 3 where all that failed met a non-finite loss.
 
-    A stop (SIGTERM, SIGUSR1, SIGHUP) is passed on to what trains on this machine, which saves; it ends with 0, too.
+    A stop (`stop_signals`) is passed on to what trains on this machine, which saves; it ends with 0, too.
     """
     if (nodes := plan.study.machine.nodes) > 1:
         raise SettingsError(

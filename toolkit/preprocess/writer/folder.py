@@ -96,6 +96,11 @@ def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) 
     return None
 
 
+def already_finished(place: object, found: CorpusManifest) -> str:
+    """What a command says that finds its corpus made."""
+    return f"{place} is already finished: {found.documents:,} documents, {found.tokens:,} tokens."
+
+
 def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettings) -> Ledger | None:
     """Decide what of the locked folder stays: the ledger to resume from; None where a corpus is to be begun.
 

@@ -118,7 +118,7 @@ def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[
 
 
 def _shared_seeds(by_rate: _ByRate) -> set[int]:
-    """Seeds of all rates: halving runs the better ones on more seeds."""
+    """Seeds of all rates: in a grid that has not ended, some have more."""
     return set.intersection(*map(set, by_rate.values()))
 
 

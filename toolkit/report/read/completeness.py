@@ -7,7 +7,6 @@ from enum import StrEnum
 from toolkit.core.text import counted
 from toolkit.experiments.grid.cells import Cell, Score
 from toolkit.experiments.grid.folder import Declaration, GridFolder
-from toolkit.experiments.grid.selection import halve
 
 
 class MissingReason(StrEnum):
@@ -30,14 +29,9 @@ class MissingCell:
 
 
 def missing_cells(folder: GridFolder, declared: Declaration, found: Iterable[Score]) -> list[MissingCell]:
-    """Declared cells without a result; those of learning rates that halving dropped are not missing."""
-    scores = {score.cell: score for score in found}
-    missing = [_missing(folder, cell) for cell in declared.cells if cell not in scores]
-    if not declared.is_halving or not _has_validation(declared.cells, scores.values()):
-        return missing
-    stopped = [one.cell for one in missing if one.reason is not MissingReason.NOT_RUN]
-    halving = halve(declared.cells, scores, stopped)
-    return [one for one in missing if one.reason is not MissingReason.NOT_RUN or halving.keeps(one.cell)]
+    """Declared cells without a result."""
+    there = {score.cell for score in found}
+    return [_missing(folder, cell) for cell in declared.cells if cell not in there]
 
 
 def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
@@ -48,14 +42,6 @@ def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
     if error is None:
         return MissingCell(cell, MissingReason.NOT_RUN)
     return MissingCell(cell, MissingReason.FAILED, error.strip().rpartition("\n")[2])
-
-
-def _has_validation(cells: Sequence[Cell], scores: Iterable[Score]) -> bool:
-    """True if there is a validation score wherever several rates are declared."""
-    rates: dict[tuple[str, str], set[float]] = {}
-    for cell in cells:
-        rates.setdefault(cell.group, set()).add(cell.learning_rate)
-    return all(score.metric in (score.validation or {}) for score in scores if len(rates.get(score.cell.group, ())) > 1)
 
 
 def missing_summary(missing: Sequence[MissingCell]) -> str:
