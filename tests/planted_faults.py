@@ -981,8 +981,8 @@ FAULTS = (
     Fault(
         name="evaluation: the mean over all corpora is one of their means",
         path="toolkit/training/evaluation.py",
-        old="return sum(loss for loss, _ in sums) / (sum(weight for _, weight in sums) or 1)",
-        new="return sum(loss / max(count, 1) for loss, count in sums) / len(sums)",
+        old="[sum(part) for part in zip(*pairs, strict=True)]",
+        new="[sum(loss / (count or 1) for loss, count in pairs), len(pairs)]",
         tests=("tests/training/test_evaluation.py::test_the_mean_over_all_counts_every_target_once",),
     ),
     Fault(
@@ -1322,15 +1322,15 @@ FAULTS = (
     Fault(
         name="signals: a terminal that is closed ends a run at once where SIGHUP comes twice",
         path="toolkit/core/signals.py",
-        old="    return number != signal.SIGHUP\n",
-        new="    return True\n",
+        old="(number != signal.SIGHUP and now",
+        new="(now",
         tests=("tests/workflows/test_stop_signals.py",),
     ),
     Fault(
         name="signals: nohup no longer keeps SIGHUP away",
         path="toolkit/core/signals.py",
-        old="*([] if is_ignored else [signal.SIGHUP])",
-        new="signal.SIGHUP",
+        old="return always if is_ignored else (*always, signal.SIGHUP)",
+        new="return (*always, signal.SIGHUP)",
         tests=(
             "tests/workflows/test_stop_signals.py",
             "tests/training/test_stopping.py",
