@@ -981,8 +981,8 @@ FAULTS = (
     Fault(
         name="evaluation: the mean over all corpora is one of their means",
         path="toolkit/training/evaluation.py",
-        old="return sum(loss for loss, _ in sums) / (sum(weight for _, weight in sums) or 1)",
-        new="return sum(loss / max(count, 1) for loss, count in sums) / len(sums)",
+        old="[sum(part) for part in zip(*pairs, strict=True)]",
+        new="[sum(loss / (count or 1) for loss, count in pairs), len(pairs)]",
         tests=("tests/training/test_evaluation.py::test_the_mean_over_all_counts_every_target_once",),
     ),
     Fault(
@@ -1322,15 +1322,15 @@ FAULTS = (
     Fault(
         name="signals: a terminal that is closed ends a run at once where SIGHUP comes twice",
         path="toolkit/core/signals.py",
-        old="    return number != signal.SIGHUP\n",
-        new="    return True\n",
+        old="(number != signal.SIGHUP and now",
+        new="(now",
         tests=("tests/workflows/test_stop_signals.py",),
     ),
     Fault(
         name="signals: nohup no longer keeps SIGHUP away",
         path="toolkit/core/signals.py",
-        old="*([] if is_ignored else [signal.SIGHUP])",
-        new="signal.SIGHUP",
+        old="return always if is_ignored else (*always, signal.SIGHUP)",
+        new="return (*always, signal.SIGHUP)",
         tests=(
             "tests/workflows/test_stop_signals.py",
             "tests/training/test_stopping.py",
@@ -1617,16 +1617,23 @@ FAULTS = (
         tests=("tests/preprocess/test_preprocess_restart.py",),
     ),
     Fault(
+        name="sources: one that is left out moves the groups behind it",
+        path="toolkit/preprocess/sources/find.py",
+        old="    return [replace(sources[name], is_excluded=name in excluded) for name in names]",
+        new="    return [sources[name] for name in names if name not in excluded]",
+        tests=("tests/preprocess/test_preprocess_groups.py",),
+    ),
+    Fault(
         name="sources: a glob passes over links to nothing",
         path="toolkit/preprocess/sources/walk.py",
-        old="            if not parts[1:] or is_broken_link(path):",
-        new="            if not parts[1:] and not is_broken_link(path):",
-        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_nothing_is_an_error",),
+        old="            broken |= set(filter(is_broken_link, found))",
+        new="",
+        tests=("tests/preprocess/test_preprocess_sources.py::test_a_link_to_a_folder_that_is_not_mounted_is_an_error",),
     ),
     Fault(
         name="adopt: a pair and a link to it are both taken",
         path="toolkit/preprocess/adoption.py",
-        old='for path, _ in each_once([f"{prefix}.bin" for prefix in found], repeats)]',
+        old='for path, _ in each_once([f"{prefix}.bin" for prefix in found], left_out)]',
         new='for path in (f"{prefix}.bin" for prefix in found)]',
         tests=("tests/preprocess/test_adoption.py::test_a_pair_with_several_names_is_taken_once",),
     ),

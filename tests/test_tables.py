@@ -74,7 +74,11 @@ def test_parquet_keeps_types(tmp_path):
             r"a\.tsv, line 3: 1 field, but the first line names 2 columns: text, label",
         ),
         ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: duplicate column names"),
-        ("a.csv", b'text,label\n"a,b\n', r"a\.csv, line 2: not valid CSV"),
+        (
+            "a.csv",
+            b'text,label\n"a,b\n',
+            r"a\.csv is broken: in the record at line 2, a quotation mark is never closed",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n["a"]\n', r"a\.jsonl, row 2: expected a JSON object, got a list"),
         ("a.json", b'[\n{"text" "a"}]', r"a\.json, line 2: not valid JSON: Expecting ':' delimiter, column 9"),

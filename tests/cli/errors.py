@@ -557,7 +557,7 @@ _TOKENIZERS = (
         _tokenizer(*words, "--vocab-size", "300", found=found, remedy=remedy)
         for words, found, remedy in (
             (("none.txt", *_MADE), ("'none.txt'",), "Give files"),
-            (("{no_rows}", *_MADE), ("no document in {no_rows}",), "Give sources with text"),
+            (("{no_rows}", *_MADE), ("no document in the sources: no rows",), "Give some with text"),
             (("{text}", *_MADE, "--text-field", "x"), ("missing field: 40 rows",), "--text-field"),
             (("{bad_gzip}", *_MADE), ("{bad_gzip}",), "Download it again"),
             (("{text}", "--output", "{tokenizer}"), ("{tokenizer} already holds a tokenizer",), "--overwrite"),

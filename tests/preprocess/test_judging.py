@@ -12,6 +12,8 @@ import pytest
 
 from toolkit.core.errors import UserError
 from toolkit.data import read_manifest
+from toolkit.preprocess import judging
+from toolkit.preprocess.writer import ledger
 
 TEXTS = [f"text number {number}" for number in range(9)]
 ROWS = [{"text": text} for text in TEXTS]
@@ -79,6 +81,7 @@ NAMED = [
     (".jsonl", parquet({"text": TEXTS}), r"a \.parquet file by its first bytes"),
     (".jsonl", "", r"is empty\. Remove it"),
     (".jsonl.gz", "\n\n", r"is empty\. Remove it"),
+    *((ending, "", r"is empty\. Remove it") for ending in (".jsonl.gz", ".json.xz", ".csv.zst", ".tsv", ".json.bz2")),
     (".jsonl", LINES[: len(LINES) // 2] + "\n{" * 9, "has 10 bad of 14 rows: 10 rows broken JSON .* Repair it"),
 ]  # fmt: skip
 
@@ -129,18 +132,44 @@ def test_what_has_no_rows_or_whose_texts_are_left_out_is_no_error(prepare, good)
     assert prepare(good.parent, engine="reference").manifest.documents == 300
 
 
-def test_all_bad_sources_of_a_group_are_named_at_once(prepare, good):
+def test_all_bad_sources_of_a_group_are_named_at_once(prepare, good, monkeypatch):
+    """Those that are not shown are not looked at."""
     for number in range(12):
         good.with_name(f"{number:02}.jsonl").write_text(OTHER)
+    looked, look = [], judging._heads
+    monkeypatch.setattr(judging, "_heads", lambda source: looked.append(source.name) or look(source))
 
     with pytest.raises(UserError) as failure:
         prepare(good.parent, engine="reference")
+    assert len(looked) == 10
     lines = str(failure.value).splitlines()
     assert [f"{number:02}.jsonl gives no document" in line for number, line in enumerate(lines[:10])] == [True] * 10
     assert lines[10:] == [
         "and 2 more sources that are no better.",
         f"To go on without such a source, leave it out: --exclude {good.with_name('00.jsonl')}",
     ]  # fmt: skip
+
+
+def test_what_ends_the_reading_of_a_source_is_named_with_it(prepare, good, monkeypatch):
+    """By the source itself: another one's name may stand in the message."""
+    good.with_name("m.jsonl.gz").write_bytes(b"no gzip")
+    good.with_name("a.jsonl").write_text(OTHER)
+    with pytest.raises(UserError) as failure:
+        prepare(good.parent, engine="reference")
+    broken, bad, remedy = str(failure.value).splitlines()
+    assert "m.jsonl.gz as gzip" in broken
+    assert "a.jsonl gives no document" in bad
+    assert remedy.endswith(f"leave it out: --exclude {good}.gz")
+
+
+def test_the_manifest_has_a_bounded_number_of_accounts(prepare, good, monkeypatch):
+    monkeypatch.setattr(ledger, "_MOST_RECORDED", 2)
+    for name, rows in {"a": ["", "x"], "b": ["y"], "n": ["", "", "z"], "o": ["yz"]}.items():
+        good.with_name(f"{name}.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
+
+    sources = prepare(good.parent, engine="reference").manifest.sources
+    assert list(sources) == ["a.jsonl", "3 others", "n.jsonl"]
+    assert (sources["3 others"].documents, sources["n.jsonl"].skipped) == (302, {"empty": 2})
 
 
 def test_accounts_are_in_the_manifest_and_survive_a_restart(prepare, write_jsonl, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from toolkit import tables
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, delimited, iterate_spans, lines
 from toolkit.preprocess.settings import ReadingSettings
@@ -73,10 +74,21 @@ def test_what_does_not_parse_is_named_by_line_and_the_file_refused(tmp_path, con
 
 
 def test_a_field_without_an_end_in_sight_ends_the_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "_MOST_FIELD_CHARACTERS", 100)
+    monkeypatch.setattr(tables, "_MOST_FIELD_CHARACTERS", 100)
 
     with pytest.raises(UserError, match=r"in the record at line 3, a field has more than 2\^30 characters"):
         read(tmp_path, "a.csv", b'text\na\n"b\n' + b"row\n" * 50 + b'"\n')
+
+
+@pytest.mark.parametrize("content", [b"text," * 30 + b"\n1\n", b"text\n" + b"1" * 120 + b"\n2\n"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_line_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, content):
+    for reader in (lines, delimited):
+        monkeypatch.setattr(reader, "LARGEST_ROW_BYTES", 100)
+    monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
+
+    with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes"):
+        read(tmp_path, name, content)
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])

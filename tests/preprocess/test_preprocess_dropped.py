@@ -198,3 +198,11 @@ def test_the_missing_extra_is_named(prepare, sources, monkeypatch):
     monkeypatch.setattr(documents, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"pip install 'encoder-pretraining-toolkit\[dedup\]'"):
         prepare(*sources, **GIVEN)
+
+
+def test_a_bad_source_is_met_before_the_others_are_read_again(prepare, sources, write_jsonl, monkeypatch):
+    sources.append(write_jsonl("d.jsonl", [b"{", text_of(6), b"["]))
+    monkeypatch.setattr(tasks, "write_group", None)
+
+    with pytest.raises(UserError, match=r"d\.jsonl has 2 bad of 3 rows: 2 rows broken JSON \(first row 1: "):
+        prepare(*sources, **GIVEN)

@@ -193,3 +193,20 @@ def test_jobs_of_slurm_run_the_command_as_one_task(prepare, sources, tokenizer_f
     assert os.system(check) != 0
     prepare(*sources, output=output, add_eod=False, **GIVEN)
     assert os.system(check) == 0
+
+
+@pytest.mark.parametrize("names", ["b", "ab"])
+@pytest.mark.parametrize(("bad", "kept"), [([b"{"] * 9, 2), (["a text"] * 9 + [b"{"], 0)])
+def test_leaving_a_source_out_loses_no_other_group(prepare, write_jsonl, tmp_path, monkeypatch, bad, kept, names):
+    """Neither where a source is bad, nor where its group is finished and all rows have too many bad ones."""
+    texts = list(sample_documents(5, seed=3))
+    sources = [write_jsonl(f"in/{name}.jsonl", bad if name == "b" else texts) for name in "abcdef"]
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", sources[0].stat().st_size + 1)
+    given = {"max_bad_fraction": 1.0 if kept else 0.01, "engine": "reference"}
+    with pytest.raises(UserError):
+        prepare(tmp_path / "in", **given)
+
+    given["exclude"] = tuple(f"{name}.jsonl" for name in names)
+    assert prepare(tmp_path / "in", **given).num_kept_shards == kept
+    prepare(tmp_path / "in", output=tmp_path / "whole", **given)
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")

@@ -119,7 +119,7 @@ def test_rows_and_reasons_are_those_of_a_plain_reader(path, written, end, has_ma
 @pytest.mark.parametrize("txt_documents", ["file", "paragraph", "line"])
 def test_a_row_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, txt_documents):
     monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
-    monkeypatch.setattr(lines, "_LARGEST_ROW_BYTES", 100)
+    monkeypatch.setattr(lines, "LARGEST_ROW_BYTES", 100)
     opened = gzip.open if name.endswith(".gz") else open
     for content, is_one in ((b"12345678\n\n" * 10, False), (b"1234567\n\n" + b"1" * 120 + b"\n\n12", True)):
         with opened(tmp_path / name, "wb") as file:

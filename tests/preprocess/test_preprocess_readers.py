@@ -43,16 +43,16 @@ def test_json_lines_end_at_newline_only(tmp_path):
     ("line", "reason", "found"),
     [
         (b'{"text": "a"', Reason.BROKEN_JSON, "delimiter"),
-        (b"[" * 100_000, Reason.BROKEN_JSON, "recursion"),
+        (b"[" * 100_000, Reason.BROKEN_JSON, "nested too deep"),
         (b'{"text": ' + b"9" * 5000 + b"}", Reason.BROKEN_JSON, "digits"),
         (b'{"txt": "a", "id": 1}', Reason.MISSING_FIELD, "no 'text'; its keys: 'txt', 'id'"),
         (b"{}", Reason.MISSING_FIELD, "its keys: none"),
-        (b'{"text": 5}', Reason.WRONG_TYPE, "'text' is a JSON number, not a string"),
+        (b'{"text": 5}', Reason.WRONG_TYPE, "'text' is a number, not a string"),
         (b'{"text": null}', Reason.WRONG_TYPE, "null"),
-        (b'{"text": true}', Reason.WRONG_TYPE, "boolean"),
-        (b'{"text": ["a"]}', Reason.WRONG_TYPE, "array"),
-        (b'["text"]', Reason.WRONG_TYPE, "the row is a JSON array, not an object"),
-        (b'"text"', Reason.WRONG_TYPE, "the row is a JSON string"),
+        (b'{"text": true}', Reason.WRONG_TYPE, "true or false"),
+        (b'{"text": ["a"]}', Reason.WRONG_TYPE, "a list"),
+        (b'["text"]', Reason.WRONG_TYPE, "the row is a list, not an object"),
+        (b'"text"', Reason.WRONG_TYPE, "the row is a string"),
         (b'{"text": "a\xff"}', Reason.NOT_UTF8, "invalid start byte at byte 11"),
         (b'{"text": "ab\\ud800"}', Reason.NOT_UTF8, "lone surrogate at character 2"),
         (b'{"text": ""}', Reason.EMPTY, ""),
@@ -156,7 +156,7 @@ def test_bad_elements_of_an_array_are_bad_rows(tmp_path):
     assert [row.reason for row in rows] == [
         None, wrong, wrong, wrong, wrong, missing, wrong, no_utf8, missing, no_utf8, None, Reason.EMPTY, None,
     ]  # fmt: skip
-    assert rows[1].found == "the row is a JSON number, not an object"
+    assert rows[1].found == "the row is a number, not an object"
     assert rows[7].found == "a byte that is not UTF-8 at character 0"
     assert [row.text for row in rows if row.reason is None] == ["1", "🙂", "2"]
 
@@ -172,7 +172,7 @@ def test_files_without_any_row(tmp_path, content):
         (b'[{"text": "1"}, {"text": "2}]', "Unterminated string starting at at character 26 of line 1"),
         (b'[{"text": "1"}, {"text": "2"}', "Expecting ',' delimiter at character 30 of line 1"),
         (b'[{"text": "1"},\n {"text" 2}]', "Expecting ':' delimiter at character 10 of line 2"),
-        (b"[" * 100_000 + b"]", "recursion"),
+        (b"[" * 100_000 + b"]", "nested too deep"),
     ],
 )
 def test_an_array_that_is_broken_is_named_with_the_place(tmp_path, content, message):

@@ -3,7 +3,7 @@
 import bz2
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
@@ -16,6 +16,7 @@ from toolkit.preprocess.readers import iterate_spans, lines, parquet, ranges
 from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.sources.source import Format
+from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.writer.groups import recorded_names
 from toolkit.remote import objects, put
 
@@ -88,9 +89,9 @@ def test_only_the_text_column_is_fetched(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_there(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"no source at memory://bucket/nothing: 0 objects there"):
+    with pytest.raises(UserError, match=r"memory://bucket/nothing is empty"):
         find_sources(["memory://bucket/nothing"])
-    with pytest.raises(UserError, match=r"no source at memory://bucket/texts/other\.pdf: 1 object there"):
+    with pytest.raises(UserError, match=r"texts/other\.pdf has no supported files, but 1 file"):
         find_sources(["memory://bucket/texts/other.pdf"])
 
 
@@ -126,3 +127,14 @@ def test_keys_that_differ_in_a_slash_or_hold_a_bracket_are_read_each() -> None:
     assert [text for source in found for text in _texts(source)] == ["0", "1", "2"]
     for key in keys:
         assert [source.name for source in find_sources([f"memory://odd/{key}"])] == [f"memory://odd/{key}"]
+
+
+def test_an_object_replaced_by_one_of_equal_size_is_another_source(
+    prepare: Callable[..., PreprocessResult],
+) -> None:
+    for text in ("first", "other"):
+        fsspec.filesystem("memory").pipe_file("/again/a.jsonl", json.dumps({"text": text}).encode())
+        if text == "first":
+            prepare("memory://again/a.jsonl", engine="reference")
+    with pytest.raises(UserError, match="a finished corpus of 1 document from other sources"):
+        prepare("memory://again/a.jsonl", engine="reference")

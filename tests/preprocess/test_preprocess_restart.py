@@ -170,7 +170,7 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
     kept = all_files(output)
     assert "groups/00000/shard-00000.bin" in kept
     if version := change(sources, given):
-        monkeypatch.setattr("toolkit.preprocess.program.version", lambda _: version)
+        monkeypatch.setattr("toolkit.preprocess.program.version_of", lambda _: version)
 
     with pytest.raises(UserError, match=r"(?s)unfinished corpus with \d finished shards? .*--overwrite") as refused:
         prepare(*sources, output=output, **given)
@@ -233,7 +233,7 @@ def test_an_unfinished_corpus_of_version_0_1_is_refused_with_the_remedy(prepare,
     first, rest = (output / LEDGER_NAME).read_bytes().split(b"\n", maxsplit=1)
     (output / LEDGER_NAME).write_bytes(b'{"key": "0123abcd", "reference_only": false}\n' + rest)
 
-    with pytest.raises(UserError, match=r"of an earlier version of the toolkit.*--overwrite"):
+    with pytest.raises(UserError, match=r"damaged or of an earlier version.*--overwrite"):
         prepare(*sources, output=output, **GIVEN)
     (output / LEDGER_NAME).write_bytes(first + b"\n" + rest)
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards > 0

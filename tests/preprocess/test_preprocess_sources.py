@@ -1,6 +1,7 @@
 import errno
 import os
 
+import fsspec
 import pytest
 
 from toolkit.core.errors import UserError
@@ -15,7 +16,7 @@ def touch(folder, *names):
 
 
 def names(found, folder):
-    return [os.path.relpath(source.name, folder) for source in found]
+    return [os.path.relpath(source.name, folder) for source in found if not source.is_excluded]
 
 
 def test_order_is_bytewise_by_absolute_path_over_all_sources(tmp_path):
@@ -74,8 +75,8 @@ def test_files_of_other_kinds_are_counted_and_named(tmp_path, capsys):
 
     out = capsys.readouterr().out
     assert out == (
-        "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 .tar.gz, 1 without an extension.\n"
         "Left out 1 name beginning with . or _: .hidden.md.\n"
+        "Left out 5 files of other kinds: 2 .md, 1 .parquet.gz, 1 without an extension, 1 .tar.gz.\n"
     )
     find_sources([str(tmp_path / "d/a.jsonl")])
     assert capsys.readouterr().out == ""
@@ -178,11 +179,12 @@ def test_a_pipe_is_not_waited_for(tmp_path, capsys):
     assert capsys.readouterr().out == "Left out 1 file of other kinds: 1 .jsonl.\n"
 
 
-def test_the_output_is_no_source_even_behind_a_link(tmp_path):
-    touch(tmp_path, "d/1.txt", "d/out/corpus.json")
+def test_the_output_is_no_source_even_behind_a_link(tmp_path, capsys):
+    touch(tmp_path, "d/1.txt", "d/out/corpus.json", "d/out/.corpus.lock")
     (tmp_path / "d/again").symlink_to("out")
 
     assert names(find_sources([str(tmp_path / "d")], output=tmp_path / "d/out"), tmp_path) == ["d/1.txt"]
+    assert ".corpus.lock" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_the_output_is_no_source_even_behind_a_link(tmp_path):
         ("nowhere", "no such file or directory: 'nowhere'"),
         ("nowhere/*.txt", "no file matches"),
         ("d/a.md", r"unknown format: .*a\.md\. Give"),
-        ("empty", r"empty is empty\. Give one with files that end in \.parquet, \.jsonl"),
+        ("empty", r"empty is empty\. Give files that end in \.parquet, \.jsonl"),
         ("wikiextractor/wiki_00", r"unknown format: .*wiki_00\. Give files that end in \.parquet"),
         ("org/data.jsonl", "no such file or directory: 'org/data.jsonl'"),
         ("./org/data", "no such file or directory: './org/data'"),
@@ -230,7 +232,7 @@ def test_hidden_names_metadata_and_excluded_sources_are_left_out_and_said(tmp_pa
         assert names(find_sources([str(tmp_path / named)], exclude=["old", "*.csv"]), tmp_path) == found
         if named == "d":
             out = capsys.readouterr().out.splitlines()
-            assert out[0] == "Left out 1 file of metadata: dataset_info.json."
+            assert "Left out 1 file of metadata: dataset_info.json." in out
             assert "Left out 2 names beginning with . or _: _c.jsonl, _temporary." in out
             assert "Left out by --exclude: 2 sources." in out
     with pytest.raises(UserError, match=r"--exclude \*\.jsonl leaves out all sources"):
@@ -249,7 +251,7 @@ def test_hidden_names_metadata_and_excluded_sources_are_left_out_and_said(tmp_pa
 def test_splits_beside_training_text_are_said(tmp_path, capsys, files, said):
     touch(tmp_path, *(f"test/{name}" for name in files))
 
-    find_sources([str(tmp_path)])
+    find_sources([str(tmp_path)], output=tmp_path / "out")
 
     out = capsys.readouterr().out
     assert (said in out) if said else out == ""
@@ -270,3 +272,24 @@ def test_data_in_other_forms_is_named_with_what_to_do(tmp_path, files, message):
     with pytest.raises(UserError, match=rf"no text in {tmp_path}/d: .*{message}"):
         find_sources([str(tmp_path)])
     assert names(find_sources([str(tmp_path)], exclude=["d"]), tmp_path) == ["a.jsonl"]
+    store = fsspec.filesystem("memory")
+    for name in files:
+        store.pipe_file(f"/bucket/d/{name}", b"{}")
+    with pytest.raises(UserError, match=rf"no text in memory://bucket/d: .*{message.replace('.*', 'memory://bucket')}"):
+        find_sources(["memory://bucket/"])
+    store.store.clear()
+
+
+def test_a_stray_file_of_data_beside_text_is_counted(tmp_path, capsys):
+    touch(tmp_path, "d/a.jsonl", "d/a.idx", "d/b.arrow", "d/c.mds.zstd")
+
+    assert names(find_sources([str(tmp_path / "d")]), tmp_path) == ["d/a.jsonl"]
+    assert capsys.readouterr().out == "Left out 3 files of other kinds: 1 .idx, 1 .arrow, 1 .zstd.\n"
+
+
+@pytest.mark.parametrize("named", ["d", "d/*.json", "d/out", "d/out/b.txt"])
+def test_a_place_without_text_is_named(tmp_path, named):
+    touch(tmp_path, "d/state.json", "d/out/b.txt", "d/out/.corpus.lock")
+
+    with pytest.raises(UserError, match=rf"no (text in|source) .*{named.replace('*', '.')}|has no supported files"):
+        find_sources([str(tmp_path / named)], output=tmp_path / "d/out")

@@ -148,7 +148,7 @@ def test_a_document_that_memory_does_not_hold_is_refused(prepare, write_jsonl, m
     monkeypatch.setattr(encoding, "_LARGE", 0)
     monkeypatch.setattr(encoding, "available_memory", lambda: 119_000)
 
-    with pytest.raises(UserError, match=r"of 1,000 characters takes.*--txt-documents paragraph"):
+    with pytest.raises(UserError, match=r"the source .*a\.jsonl: a document of 1,000 .*--txt-documents"):
         prepare(write_jsonl("a.jsonl", ["a" * 1000]))
 
 

@@ -125,16 +125,12 @@ def is_inner_name(name: str) -> bool:
     return name.isprintable() and {"", ".", ".."}.isdisjoint(name.split("/"))
 
 
-def is_linked(folder: Path, name: str) -> bool:
-    """True where a file of a folder, or a folder on the way to it, is a link, which may lead to any file there is."""
-    return any((folder / part).is_symlink() for part in [PurePath(name), *PurePath(name).parents[:-1]])
-
-
 def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
     """Copy the files of a folder that a manifest names, with their SHA-256; a UserError for a link or another file."""
     for name, expected in hashes.items():
         path, copy = source / name, target / name
-        if is_linked(source, name):
+        # A link, or a folder on the way that is one, may lead to any file there is.
+        if any((source / part).is_symlink() for part in [PurePath(name), *PurePath(name).parents[:-1]]):
             raise UserError(f"{path} is a link, which is not copied. Put the file itself there.")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

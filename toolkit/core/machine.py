@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import toolkit
@@ -24,6 +24,14 @@ def machine_facts(packages: Iterable[str]) -> dict[str, str]:
         "Python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
+
+
+def version_of(package: str) -> str:
+    """Version of a package; "none" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def processor_name() -> str:

@@ -28,9 +28,9 @@ def rounded(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:,.3g}"
 
 
-def first_few(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+def first_few(names: Sequence[str], most: int = 3) -> str:
+    """The first three names, or so many, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def root_cause(error: BaseException) -> str:

@@ -5,45 +5,23 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 import toolkit
+from toolkit.core.machine import version_of
 from toolkit.execution.work import Work
 from toolkit.execution.worker import Answer, Runner, attempt, load_runner, redirect_output
 
 _PASSED_ON = (
-    *(
-        "ATEN_",
-        "AWS_",
-        "CUBLAS_",
-        "DNNL_",
-        "FSSPEC_",
-        "GOMP_",
-        "HF_",
-        "KMP_",
-        "MKL_",
-        "NCCL_",
-        "NVIDIA_",
-        "OMP_",
-        "ONEDNN_",
-        "OPENBLAS_",
-    ),
-    *("DS_ACCELERATOR", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME"),
-)
+    "ATEN_", "AWS_", "CUBLAS_", "DNNL_", "DS_ACCELERATOR", "FSSPEC_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_",
+    "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME",
+)  # fmt: skip
 """First letters of environment variables that results, caches, the hub and object storage depend on, keys included."""
 _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokenizers", "torch", "transformers")
 
 
 def _versions() -> dict[str, str]:
-    return {"this toolkit": toolkit.__version__, **{name: _version(name) for name in _VERSIONS}}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:  # an extra
-        return "none"
+    return {"this toolkit": toolkit.__version__, **{name: version_of(name) for name in _VERSIONS}}
 
 
 def _environment() -> dict[str, str]:

@@ -29,7 +29,8 @@ from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
 from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
-from toolkit.preprocess.sources.walk import Repeats, each_once, matches, report_repeats, status_of
+from toolkit.preprocess.sources.source import LeftOut, report_left_out
+from toolkit.preprocess.sources.walk import each_once, matches, status_of
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
 from toolkit.preprocess.writer.folder import TOKENIZER_FOLDER, complete_corpus, locked_output, unexpected_names
 
@@ -208,25 +209,25 @@ def _clear(output: Path) -> None:
 
 def _find_shards(named: Sequence[str]) -> list[Path]:
     """Absolute paths of pairs without ending: bytewise in order, each once."""
-    repeats: Repeats = {}
-    found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name, repeats)}
+    left_out: LeftOut = {}
+    found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name, left_out)}
     for prefix in found:
         if not prefix.isprintable():
             raise UserError(f"the path {prefix!r} cannot be recorded in corpus.json. Rename it.")
         missing = [f"{prefix}{ending}" for ending in _ENDINGS if not os.path.isfile(f"{prefix}{ending}")]
         if missing:
             raise UserError(f"{missing[0]} is missing: a pair is {prefix}.bin and {prefix}.idx. Copy both.")
-    own = [path.removesuffix(".bin") for path, _ in each_once([f"{prefix}.bin" for prefix in found], repeats)]
-    report_repeats(repeats)
+    own = [path.removesuffix(".bin") for path, _ in each_once([f"{prefix}.bin" for prefix in found], left_out)]
+    report_left_out(left_out)
     return [Path(prefix) for prefix in sorted(own, key=os.fsencode)]
 
 
-def _prefixes(name: str, repeats: Repeats) -> list[str]:
+def _prefixes(name: str, left_out: LeftOut) -> list[str]:
     stem = _without_ending(name)
     if any(os.path.isfile(f"{stem}{ending}") for ending in _ENDINGS):
         return [stem]
     if glob.has_magic(name):
-        found = [path for ending in _ENDINGS for path in matches(f"{stem}{ending}", repeats)]
+        found = [path for ending in _ENDINGS for path in matches(f"{stem}{ending}", left_out)]
         for path in found:
             status_of(path)  # says where a link to nothing leads
         if found:

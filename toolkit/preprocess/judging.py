@@ -7,7 +7,7 @@ share of all rows, its name and its place in the order. Readers only say what ea
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 
@@ -36,54 +36,72 @@ _REMEDIES = {
 }
 
 
+class SourceError(UserError):
+    """A source that cannot be read, which ends the reading of its group."""
+
+    def __init__(self, source: Source, problem: str) -> None:
+        super().__init__(problem if source.name in problem else f"the source {source.name}: {problem}")
+        self.source = source
+
+
 def check_sources(
-    read: Iterable[tuple[Source, Account]], settings: ReadingSettings, broken: UserError | None = None
+    read: Iterable[tuple[Source, Account]], settings: ReadingSettings, broken: SourceError | None = None
 ) -> None:
     """Raise a UserError that names the sources that gave no document or lost more than half of their rows.
 
     `broken` is the error that ended the reading of the one after them, if one did.
     """
-    bad = [(source, problem) for source, account in read if (problem := _problem(source, account, settings))]
-    lines = [f"the source {source.name} {problem}" for source, problem in bad[:_MOST_NAMED]]
+    bad = [(source, account) for source, account in read if _is_bad(source, account, settings)]
+    if not (bad or broken):
+        return
+    lines = [str(broken)] if broken else []
+    lines += [f"the source {its.name} {_problem(its, account, settings)}" for its, account in bad[:_MOST_NAMED]]
     if len(bad) > _MOST_NAMED:
         lines.append(f"and {len(bad) - _MOST_NAMED:,} more sources that are no better.")
-    if bad:
-        lines.append(f"To go on without such a source, leave it out: --exclude {quoted(escape(bad[0][0].name))}")
-    if broken:
-        lines.insert(0, str(broken))
-    if lines:
-        raise UserError("\n".join(lines)) from broken
+    first = broken.source if broken else bad[0][0]
+    lines.append(f"To go on without such a source, leave it out: --exclude {quoted(escape(first.name))}")
+    raise UserError("\n".join(lines)) from broken
 
 
 @contextmanager
 def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None]:
-    """Give a better error than a reader's where the file is not of the kind that its name says."""
+    """Name the source in errors; a better one than a reader's where the file is not of the kind that its name says."""
     try:
         yield
+    except SourceError:
+        raise
     except UserError as error:
-        if (kind := _other_kind(source, settings)) is None:
-            raise
-        raise UserError(f"could not read the source {source.name}: {kind}") from error
+        kind = _other_kind(source, settings)
+        raise SourceError(source, f"could not read the source {source.name}: {kind}" if kind else str(error)) from error
 
 
-def _problem(source: Source, account: Account, settings: ReadingSettings) -> str | None:
-    """What is wrong with a source by its account, and what to do; None if nothing is."""
-    # What is left out on purpose had a text.
-    is_empty = all(Reason(reason).is_bad or reason == Reason.EMPTY for reason in account.skipped)
-    is_empty = is_empty and not account.documents
+def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool:
+    if account.num_texts or account.num_bad:
+        return not account.num_texts or 2 * account.num_bad > account.rows
     # A whole file is a document, and an empty one is no loss.
-    is_document = not account.num_bad and source.format is Format.TEXT and settings.txt_documents == "file"
-    if is_document or not (is_empty or 2 * account.num_bad > account.rows):
-        return None
-    lost = "gives no document" if is_empty else f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
-    looks = _other_kind(source, settings)
+    is_document = source.format is Format.TEXT and settings.txt_documents == "file"
+    if is_document or account.rows:
+        return not is_document
+    # Nor is a table that says that it has no rows.
+    has_content = any(head.strip() for ending, head in _heads(source) if ending == source.format)
+    return not has_content or _other_kind(source, settings) is not None
+
+
+def _problem(source: Source, account: Account, settings: ReadingSettings) -> str:
+    """What is wrong with a bad source by its account, and what to do."""
+    lost, looks = "gives no document", _other_kind(source, settings)
+    if account.num_texts:
+        lost = f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"
     if not account.num_bad:
-        # Nor is a table that says that it has no rows.
-        is_table = not (looks or account.rows) and any(head.strip() for _, head in _heads(source))
-        return None if is_table else f"{lost}: it is empty. {looks or 'Remove it.'}"
+        return f"{lost}: it is empty. {looks or 'Remove it.'}"
     looks = looks or _other_layout(source, settings)
-    reason = Reason(max(account.first_bad, key=lambda reason: account.skipped[reason]))
-    return f"{lost}: {account.reasons()}. {looks or _REMEDIES.get(reason, 'Repair it.')}"
+    return f"{lost}: {account.reasons()}. {looks or remedy(account.skipped)}"
+
+
+def remedy(skipped: Mapping[str, int]) -> str:
+    """What to do about the bad ones of rows that are counted by reason."""
+    bad = {reason: count for reason, count in skipped.items() if Reason(reason).is_bad}
+    return _REMEDIES.get(Reason(max(bad, key=lambda reason: bad[reason])), "Repair it.")
 
 
 def _heads(source: Source) -> Iterator[tuple[str, bytes]]:

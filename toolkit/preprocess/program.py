@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import tokenization
 import toolkit
 from toolkit.core.console import console
 from toolkit.core.errors import CorpusError, SettingsError, UserError
+from toolkit.core.machine import version_of
 from toolkit.core.text import counted
 from toolkit.data import (
     Corpus,
@@ -40,7 +40,7 @@ from toolkit.preprocess.writer.folder import (
     open_ledger,
     start_over,
 )
-from toolkit.preprocess.writer.groups import GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
+from toolkit.preprocess.writer.groups import EXCLUDED, GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
 
@@ -175,8 +175,8 @@ def _complete(
     corpora = [(output, ledger.shards, tally.kept, tally.skipped)]
     if settings.holdout:
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
-    listed = take_dropped(output / GROUPS_FOLDER, output)
-    assert ledger.key is not None
+    sources = tally.entries()
+    dropped = take_dropped(output / GROUPS_FOLDER, output, sources)
     for folder, shards, counts, skipped in corpora:
         manifest = complete_corpus(
             folder,
@@ -186,8 +186,8 @@ def _complete(
             special_text_hits=counts.special_text_hits,
             text=tally.losses.entry(counts),
             skipped=skipped,
-            sources=tally.sources if folder == output else {},
-            dropped=listed if folder == output else None,
+            sources=sources if folder == output else {},
+            dropped=dropped if folder == output else None,
             command_sha256=command_digest(ledger.key) if folder == output else None,
         )
     if settings.sequence_length is not None:
@@ -230,16 +230,10 @@ def _key(
         "--no-bos (beginning of a document)": "the tokenizer's" if rules.add_bos else "none",
         "--eod, --no-eod (ids appended to a document)": tokenizer.appended_ids.tolist(),
         "toolkit": toolkit.__version__,
-        **{library: _version(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
+        **{library: version_of(library) for library in ("tokenizers", "tiktoken", "sentencepiece", "gigatoken")},
         **({} if screening is None else screening.key()),
         "sources": [
-            [name, file.num_bytes, file.version] for name, file in zip(recorded_names(files), files, strict=True)
+            [name, file.num_bytes, EXCLUDED if file.is_excluded else file.version]
+            for name, file in zip(recorded_names(files), files, strict=True)
         ],
     }
-
-
-def _version(library: str) -> str:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "not installed"

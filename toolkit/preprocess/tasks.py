@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import accumulate
 from pathlib import Path
@@ -28,11 +28,12 @@ from toolkit.execution.scheduling import run_work
 from toolkit.execution.slurm import SlurmJobs
 from toolkit.execution.work import Event, Lost, Resources, Work, WorkShare
 from toolkit.execution.worker import Runner
+from toolkit.preprocess.judging import check_sources
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.groups import SourceGroup, group_folder
-from toolkit.preprocess.writer.ledger import LEDGER_NAME
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Account
 from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -79,10 +80,13 @@ def _screen(corpus: UnfinishedCorpus, group: SourceGroup, on_span: OnSpan) -> No
     def on_source(number: int, num_bytes: int) -> None:
         on_span(ends[number] + num_bytes, "looking for documents to leave out")
 
+    def check(accounts: Mapping[int, Account]) -> None:
+        check_sources([(file, accounts[number]) for number, file in enumerate(group.files)], corpus.settings)
+
     assert corpus.screening is not None
     try:
         spans = spans_of(group.files, corpus.settings)
-        corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source)
+        corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source, check)
     except UserError as error:
         corpus.fail(group, str(error))
 

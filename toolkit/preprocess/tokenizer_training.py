@@ -45,7 +45,8 @@ def train_tokenizer(sources: Sequence[str], output: Path, *, settings: Tokenizer
 
     Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
     """
-    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    found = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    files = [file for file in found if not file.is_excluded]
     _prepare(output, overwrite=settings.overwrite)
     result, sample, start = TokenizerTraining(output), list[str](), time.monotonic()
     with progress("Reading", total=sum(file.num_bytes for file in files) / 1e6, unit="MB") as shown:
@@ -97,7 +98,7 @@ def _texts(
             if result.documents == settings.limit_documents:
                 break
     if not result.documents:
-        raise no_documents_error(files, result.skipped)
+        raise no_documents_error(result.skipped)
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
 
 

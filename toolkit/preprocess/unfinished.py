@@ -21,7 +21,7 @@ from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE
-from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.judging import remedy
 from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, no_documents_error
@@ -59,7 +59,8 @@ class UnfinishedCorpus:
         settings: PreprocessSettings,
         screening: Screening | None,
     ) -> None:
-        self.output, self.files, self.key, self.settings = output, files, key, settings
+        self.output, self.key, self.settings = output, key, settings
+        self.files = [file for file in files if not file.is_excluded]
         self.groups, self.why_reference, self.screening = groups_of(files), "", screening
         self._forget()
 
@@ -99,13 +100,10 @@ class UnfinishedCorpus:
         rows, bad, most = self._num_rows, self._num_bad, self.settings.max_bad_fraction
         if bad > most * rows:
             sources = "\n  ".join(self.tally.bad_sources())
-            remedy = "Repair the sources"
-            if self.tally.skipped.get(Reason.CANNOT_ENCODE, 0) > bad / 2:
-                remedy = "Give a tokenizer with an unknown token, or with a token for each byte"
             raise UserError(
                 f"{bad:,} of {counted(rows, 'row')} read so far ({bad / rows:.1%}) cannot be used, more than "
                 f"--max-bad-fraction {most:g} allows:\n  {sources}\n"
-                f"{remedy}, leave some out (--exclude NAME), or allow more."
+                f"{remedy(self.tally.skipped)} Or leave some out (--exclude NAME), or allow more."
             )
 
     def missing(self) -> list[SourceGroup]:
@@ -250,7 +248,7 @@ class UnfinishedCorpus:
     def _merge(self, ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
         documents = self.tally.both.documents
         if not documents:
-            raise no_documents_error(self.files, self.tally.skipped)
+            raise no_documents_error(self.tally.skipped)
         if not self.tally.kept.documents:
             raise UserError(
                 f"all {documents:,} documents are held out by --holdout {self.settings.holdout}; none is left for the "

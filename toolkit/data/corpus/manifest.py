@@ -6,6 +6,7 @@ The file is canonical: one way to write it, checked byte for byte when it is rea
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -85,17 +86,21 @@ class TokenizerEntry(Settings):
         return self
 
 
-class SourceEntry(Settings):
-    """The account of one source."""
+@dataclass
+class SourceEntry:
+    """The account of one source, or of several.
 
-    documents: Count
-    """Its documents, with those that are held out."""
-    num_bytes: Count
-    """Size of its file; 0 where a limit ended the reading in it."""
-    text_bytes: Count
-    """Bytes of its documents as UTF-8."""
-    skipped: dict[str, Count] = Field(default_factory=dict)
-    """Its other rows, by reason."""
+    Attributes:
+        documents: rows that became documents, of the corpus or of its holdout.
+        num_bytes: size of the file; 0 where a limit ended the reading in it.
+        text_bytes: bytes of the documents as UTF-8.
+        skipped: the other rows by reason.
+    """
+
+    documents: Count = 0
+    num_bytes: Count = 0
+    text_bytes: Count = 0
+    skipped: dict[str, Count] = field(default_factory=dict)
 
 
 class TextEntry(Settings):

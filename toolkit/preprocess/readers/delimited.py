@@ -1,32 +1,24 @@
 """CSV and TSV: a header with the names of the columns, then one record per row.
 
 CSV is quoted as in RFC 4180, so a text may contain line ends and only parsing tells where a record ends; the thread
-that finds the spans does it. Nothing is repaired: after a stray quotation mark nobody can tell rows from text, so a
-file that does not parse is refused. TSV has no quoting: every line is a record, quotation marks are ordinary
-characters, and workers parse byte ranges themselves.
+that finds the spans does it. TSV has no quoting: every line is a record, quotation marks are ordinary characters, and
+workers parse byte ranges themselves.
 """
 
 import codecs
-import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
-from toolkit.core.errors import UserError
-from toolkit.preprocess.readers.lines import iterate_line_spans, without_line_end
+from toolkit.preprocess.readers.lines import LARGEST_ROW_BYTES, iterate_line_spans, too_large, without_line_end
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_text
 from toolkit.preprocess.readers.streams import open_stream
 from toolkit.preprocess.sources.source import Source
+from toolkit.tables import broken_csv, csv_records
 
 _SPAN_BYTES = 4 << 20
-_MOST_FIELD_CHARACTERS = 1 << 30
-_PROBLEMS = {
-    "unexpected end of data": "a quotation mark is never closed",
-    "field larger": "a field has more than 2^30 characters",
-    "new-line character": r"a line ends with \r alone",
-}
 
 
 @dataclass(frozen=True)
@@ -45,7 +37,9 @@ class _Header:
 def iterate_tsv_spans(source: Source, text_field: str) -> Iterator[Span]:
     """The spans of a TSV file."""
     with open_stream(source) as stream:
-        line = stream.file.readline()
+        line = stream.file.readline(LARGEST_ROW_BYTES)
+    if len(line) == LARGEST_ROW_BYTES:
+        raise too_large(source, 0)
     names = without_line_end(line).removeprefix(codecs.BOM_UTF8).decode("utf-8", "backslashreplace").split("\t")
     parse = partial(_tsv_rows, _Header(names, text_field))
     yield from iterate_line_spans(source, parse, first=len(line))
@@ -64,19 +58,18 @@ def _tsv_row(header: _Header, line: bytes) -> Row:
 
 def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Iterator[Span]:
     """The spans of a CSV file; a UserError with the line where it does not parse."""
-    # The default limit of 131,072 characters is less than a novel.
-    csv.field_size_limit(_MOST_FIELD_CHARACTERS)
+    place = f"the source {source.name}"
     with open_stream(source) as stream:
-        lines = _Lines(stream.file)
-        records, rows = _records(source, lines, delimiter), list[Row]()
+        lines = _Lines(stream.file, source)
+        records, rows = csv_records(place, lines, delimiter=delimiter), list[Row]()
         _, last, names = next(records, (1, 1, []))
         if last > 1:
-            raise _broken(source, f"its header takes {last:,} lines")
+            raise broken_csv(place, f"its header takes {last:,} lines")
         header, start = _Header(names, text_field), lines.num_bytes
         for first, last, fields in records:
             row = header.row(fields) if fields else Row("", Reason.EMPTY)
             if row.reason is Reason.WRONG_COLUMNS and last > first:
-                raise _broken(source, f"lines {first:,} to {last:,} are one record of {row.found}")
+                raise broken_csv(place, f"lines {first:,} to {last:,} are one record of {row.found}")
             rows.append(Row("", Reason.NOT_UTF8, lines.not_utf8) if lines.not_utf8 else row)
             lines.not_utf8 = ""
             if lines.num_bytes - start >= _SPAN_BYTES:
@@ -89,40 +82,17 @@ def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Ite
 class _Lines:
     """The lines of a file for the csv module: how many bytes it has read, and what was not UTF-8 since last asked."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.num_bytes, self.not_utf8 = file, 0, ""
+    def __init__(self, file: BinaryIO, source: Source) -> None:
+        self._file, self._source, self.num_bytes, self.not_utf8 = file, source, 0, ""
 
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._file)
-        content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
-        self.num_bytes += len(line)
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError as error:
-            self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
-            return content.decode("utf-8", "replace")
-
-
-def _records(source: Source, lines: _Lines, delimiter: str) -> Iterator[tuple[int, int, list[str]]]:
-    """The records, each with the numbers of its first and last line."""
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        first = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            problem = next((found for known, found in _PROBLEMS.items() if str(error).startswith(known)), str(error))
-            raise _broken(source, f"in the record at line {first:,}, {problem}") from error
-        yield first, reader.line_num, fields
-
-
-def _broken(source: Source, problem: str) -> UserError:
-    return UserError(
-        f"the source {source.name} is broken: {problem}. Repair it there (inside a quoted text, a quotation mark is "
-        "written twice), or leave the file out (--exclude)."
-    )
+    def __iter__(self) -> Iterator[str]:
+        for line in iter(partial(self._file.readline, LARGEST_ROW_BYTES), b""):
+            if len(line) == LARGEST_ROW_BYTES:
+                raise too_large(self._source, self.num_bytes)
+            content = line if self.num_bytes else line.removeprefix(codecs.BOM_UTF8)
+            self.num_bytes += len(line)
+            try:
+                yield content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                self.not_utf8 = f"{error.reason} at byte {error.start} of a line"
+                yield content.decode("utf-8", "replace")

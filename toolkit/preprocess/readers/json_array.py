@@ -13,6 +13,7 @@ from toolkit.core.text import quoted
 from toolkit.preprocess.readers.rows import Span, row_from_json, without_lone_surrogates
 from toolkit.preprocess.readers.streams import open_stream
 from toolkit.preprocess.sources.source import Source
+from toolkit.tables import load_any_json
 
 _SPAN_BYTES = 4 << 20
 _MOST_BYTES = 2 << 30
@@ -48,17 +49,14 @@ def iterate_array_spans(source: Source, text_field: str) -> Iterator[Span]:
 
 
 def _parsed(source: Source, content: bytes) -> list[object]:
-    with suppress(orjson.JSONDecodeError):
-        return list(orjson.loads(content))
     try:
-        # `json` decides about what orjson, faster and stricter, refuses: NaN, integers of thousands of digits, halves
-        # of surrogate pairs. Bytes that are not UTF-8 become such halves, so that only their own row is bad.
-        return list(json.loads(content.decode("utf-8", "surrogateescape"), parse_int=float))
+        # Bytes that are not UTF-8 become halves of surrogate pairs, and an integer may have thousands of digits: only
+        # their own row is bad.
+        return list(load_any_json(content, errors="surrogateescape", parse_int=float))
     except json.JSONDecodeError as error:
         problem = f"{error.msg} at character {error.colno:,} of line {error.lineno:,}"
-    except RecursionError as error:
+    except ValueError as error:
         problem = str(error)
     raise UserError(
-        f"the JSON array in {source.name} is broken: {problem}. The rows after it cannot be found: repair it, or leave "
-        "the file out (--exclude)."
+        f"the JSON array in {source.name} is broken: {problem}. The rows after it cannot be found: repair it."
     )

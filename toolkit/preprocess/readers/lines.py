@@ -18,7 +18,7 @@ from toolkit.preprocess.sources.source import Format, Source
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that `git lfs` has not downloaded."""
 _SPAN_BYTES = 4 << 20
-_LARGEST_ROW_BYTES = 1 << 30
+LARGEST_ROW_BYTES = 1 << 30
 
 Parser = Callable[[bytes], list[Row]]
 
@@ -63,19 +63,20 @@ def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 
 def _rest_of_span(file: BinaryIO, parse: Parser, source: Source, start: int) -> Iterator[bytes]:
     """Bytes that complete a span that has enough: the rest of the line, or of the paragraph up to a blank line."""
-    left, is_first = _LARGEST_ROW_BYTES, True
+    left, is_first = LARGEST_ROW_BYTES, True
     while line := file.readline(left):
         if not (left := left - len(line)):
-            raise _too_large(source, start)
+            raise too_large(source, start)
         yield line
         if parse is not _paragraphs or (line.isspace() and not is_first):
             return
         is_first = False
 
 
-def _too_large(source: Source, start: int) -> UserError:
+def too_large(source: Source, start: int) -> UserError:
+    """The error for a row that begins after byte `start` and would fill memory."""
     return UserError(
-        f"the source {source.name} has a row of more than {_LARGEST_ROW_BYTES:,} bytes, which begins within "
+        f"the source {source.name} has a row of more than {LARGEST_ROW_BYTES:,} bytes, which begins within "
         f"{_SPAN_BYTES:,} bytes after byte {start:,} of its text. Cut it at lines, or leave it out: a small compressed "
         "file of that kind may be made to fill memory."
     )
@@ -93,8 +94,8 @@ def _read_whole(source: Source) -> list[Row]:
     with open_stream(source) as stream:
         while piece := stream.file.read(_SPAN_BYTES):
             content += piece
-            if len(content) > _LARGEST_ROW_BYTES:
-                raise _too_large(source, 0)
+            if len(content) > LARGEST_ROW_BYTES:
+                raise too_large(source, 0)
     return _parse(bytes(content), 0, _whole)
 
 

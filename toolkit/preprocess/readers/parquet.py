@@ -29,7 +29,6 @@ _SPAN_BYTES = 4 << 20
 _MOST_GROUP_BYTES = 8 << 20
 _MOST_ROWS = 8192
 _BUFFER_BYTES = 1 << 20
-_MAGIC, _TAIL_BYTES = b"PAR1", 1 << 16
 _TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 _File = BinaryIO | io.RawIOBase
@@ -65,9 +64,12 @@ class _Table:
 
 def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
     """The spans of a Parquet file, from row `start` on."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with _opener(source) as open_ranges, errors_naming(source):
         with open_ranges() as file:
-            metadata = _read_metadata(file, source.num_bytes)
+            metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         bad = _row_without_text(metadata.schema.to_arrow_schema(), text_field)
         if bad is not None:
             yield from _bad_spans(source, bad, start, metadata.num_rows)
@@ -78,23 +80,6 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
         yield from _text_spans(
             _Table(source, open_ranges, text_field, metadata, chunks_of(metadata, text_field)), start
         )
-
-
-def _read_metadata(file: _File, num_bytes: int) -> "pq.FileMetaData":
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file.seek(max(0, num_bytes - _TAIL_BYTES))
-    tail = file.read(_TAIL_BYTES)
-    if len(tail) < 12 or tail[-4:] != _MAGIC:
-        raise ValueError("it does not end with PAR1; it may be cut off")
-    length = int.from_bytes(tail[-8:-4], "little")
-    if length + 12 > num_bytes:
-        raise ValueError(f"its footer of {length:,} bytes does not fit in the file; it may be cut off")
-    if length + 8 > len(tail):
-        file.seek(num_bytes - length - 8)
-        tail = file.read(length + 8)
-    return pq.read_metadata(pa.BufferReader(_MAGIC + tail[-length - 8 :]))
 
 
 def _chunks(metadata: "pq.FileMetaData", name: str) -> list[_Chunk]:

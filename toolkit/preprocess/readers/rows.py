@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import orjson
 
+from toolkit.core.text import json_kind
+from toolkit.tables import load_any_json
+
 
 class Reason(StrEnum):
     """Why a row is not a document; corpus.json counts rows by reason."""
@@ -56,11 +59,7 @@ class Span:
 
 
 def row_from_line(line: bytes, text_field: str) -> Row:
-    """A line of a JSON-lines file.
-
-    orjson reads it, three times as fast as `json`. It is the stricter of the two (no NaN, no lone surrogate, no number
-    beyond a float's range) and gives the same text where it accepts, so `json` decides about the lines it refuses.
-    """
+    """A line of a JSON-lines file."""
     try:
         return row_from_json(orjson.loads(line), text_field)
     except orjson.JSONDecodeError:
@@ -71,12 +70,12 @@ def _row_from_doubtful_line(line: bytes, text_field: str) -> Row:
     if not line or line.isspace():
         return Row("", Reason.EMPTY)
     try:
-        value = json.loads(line.decode("utf-8"))
+        value = load_any_json(line)
     except UnicodeDecodeError as error:
         return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
     except json.JSONDecodeError as error:  # its text would count lines, and this is always line 1
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Row("", Reason.BROKEN_JSON, str(error))
     return without_lone_surrogates(row_from_json(value, text_field))
 
@@ -84,13 +83,13 @@ def _row_from_doubtful_line(line: bytes, text_field: str) -> Row:
 def row_from_json(value: object, text_field: str) -> Row:
     """The row of a parsed JSON value, which should be an object with a string in `text_field`."""
     if not isinstance(value, dict):
-        return Row("", Reason.WRONG_TYPE, f"the row is a JSON {_json_type(value)}, not an object")
+        return Row("", Reason.WRONG_TYPE, f"the row is {json_kind(value)}, not an object")
     if text_field not in value:
         keys = ", ".join(map(repr, list(value)[:6])) or "none"
         return Row("", Reason.MISSING_FIELD, f"no {text_field!r}; its keys: {keys}")
     text = value[text_field]
     if not isinstance(text, str):
-        return Row("", Reason.WRONG_TYPE, f"{text_field!r} is a JSON {_json_type(text)}, not a string")
+        return Row("", Reason.WRONG_TYPE, f"{text_field!r} is {json_kind(text)}, not a string")
     return row_from_text(text)
 
 
@@ -103,11 +102,6 @@ def without_lone_surrogates(row: Row) -> Row:
         what = "a byte that is not UTF-8" if is_byte else "lone surrogate"
         return Row("", Reason.NOT_UTF8, f"{what} at character {error.start}")
     return row
-
-
-def _json_type(value: object) -> str:
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
 
 
 def row_from_text(text: str) -> Row:

@@ -10,8 +10,8 @@ corpus/groups/dropped.jsonl     the same of all groups, for people; written when
 import os
 import shutil
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,17 +28,19 @@ from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_file, atomic_write, hash_file
 from toolkit.core.text import counted
-from toolkit.data import DROPPED_FILE, DroppedEntry
+from toolkit.data import DROPPED_FILE, DroppedEntry, SourceEntry
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.screening.grams import WORDS_VERSION, hash_words
 from toolkit.preprocess.screening.near_duplicates import SIGNATURE_VALUES, Signatures, first_of_groups, sign
 from toolkit.preprocess.screening.test_texts import FEWEST_WORDS, TestTexts
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.writer.ledger import Account
 
 _SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
 _ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("test", "<i4")])
 
+_REASONS = (Reason.NEAR_DUPLICATE, Reason.TEST_TEXT)
 _Rows = npt.NDArray[np.void]
 
 
@@ -88,8 +90,8 @@ class Screening:
             "version of words": WORDS_VERSION,
         }
 
-    def read(self, span: Span) -> tuple[int, _Rows, Signatures]:
-        """Read a span: its number of rows, its documents, and their signatures, if any."""
+    def read(self, span: Span) -> tuple[list[tuple[int, Row]], _Rows, Signatures]:
+        """Read a span: its rows without a document, its documents, and their signatures, if any."""
         rows = span.read()
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         words, found = hash_words([rows[number].text for number in numbers]), np.zeros(len(numbers), _ROW)
@@ -97,7 +99,7 @@ class Screening:
         if self.tests is not None:
             found["test"] = self.tests.find(words)
         signatures = np.empty((0, SIGNATURE_VALUES), np.uint32) if self.similarity is None else sign(words)
-        return len(rows), found, signatures
+        return [(number, row) for number, row in enumerate(rows) if row.reason], found, signatures
 
     def read_group(
         self,
@@ -105,8 +107,12 @@ class Screening:
         folder: Path,
         num_workers: int | None,
         on_span: Callable[[int, int], None],
+        check: Callable[[Mapping[int, Account]], None],
     ) -> None:
-        """Read the sources of a group into its folder; `on_span` hears the source and its bytes read."""
+        """Read the sources of a group into its folder; `on_span` hears the source and its bytes read.
+
+        `check` gets their accounts in the end, so that a bad source is not met only when all groups are read.
+        """
         num_workers = num_workers or len(os.sched_getaffinity(0))
         with (
             atomic_directory(folder) as unfinished,
@@ -114,14 +120,17 @@ class Screening:
             (unfinished / "signatures").open("wb") as signatures_file,
             closing(ahead(spans, lambda item: self.read(item[1]), num_workers=num_workers)) as results,
         ):
-            last = first_row = 0
-            for (source, span), (num_rows, found, signatures) in results:
-                first_row = first_row if source == last else 0
-                found["source"], found["row"] = source, first_row + found["in_span"] + 1
-                last, first_row = source, first_row + num_rows
+            accounts = defaultdict[int, Account](Account)
+            for (source, span), (skipped, found, signatures) in results:
+                first_row = accounts[source].rows + 1
+                found["source"], found["row"] = source, first_row + found["in_span"]
+                accounts[source].documents += len(found)
+                for number, row in skipped:
+                    accounts[source].skip(row, first_row + number)
                 rows_file.write(found.tobytes())
                 signatures_file.write(signatures.tobytes())
                 on_span(source, span.end_bytes)
+            check(accounts)
 
     def decide(self, groups: Sequence[tuple[Path, Sequence[str]]], output: Path) -> None:
         """Decide what is left out, from what was read of all groups: their folders, in order, and names of sources.
@@ -158,18 +167,18 @@ class Screening:
                 lines.writelines(orjson.dumps({**place(at), **why(at)}) + b"\n" for at in dropped.tolist())
 
 
-def take_dropped(folder: Path, output: Path) -> DroppedEntry | None:
-    """Move the list of what was left out to the corpus, and count it; None if nothing was to be."""
+def take_dropped(folder: Path, output: Path, accounts: Mapping[str, SourceEntry]) -> DroppedEntry | None:
+    """Move the list of what was left out to the corpus; its entry there, or None if nothing was to be left out."""
     if (folder / DROPPED_FILE).exists():
         (folder / DROPPED_FILE).replace(output / DROPPED_FILE)
     elif not (output / DROPPED_FILE).exists():
         return None
-    with (output / DROPPED_FILE).open("rb") as lines:
-        counts = Counter((line["source"], line["reason"]) for line in map(orjson.loads, lines))
-    sources: dict[str, dict[str, int]] = {}
-    for (source, reason), count in counts.items():
-        sources.setdefault(source, {})[reason] = count
-    return DroppedEntry(sha256=hash_file(output / DROPPED_FILE), sources=sources)
+    sources = {
+        name: {reason: count for reason, count in account.skipped.items() if reason in _REASONS}
+        for name, account in accounts.items()
+    }
+    dropped = {name: counts for name, counts in sources.items() if counts}
+    return DroppedEntry(sha256=hash_file(output / DROPPED_FILE), sources=dropped)
 
 
 def forget_screened(folder: Path) -> None:

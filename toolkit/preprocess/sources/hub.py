@@ -5,14 +5,24 @@ the same files here as there. A repository whose README names none has a configu
 """
 
 import difflib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tokenization.hub import HubName, endpoint
 from toolkit.core.errors import UserError
+from toolkit.core.text import first_few
 from toolkit.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
-from toolkit.preprocess.sources.source import Format, Source, format_of, is_hidden, report_other_kinds, split_of
+from toolkit.preprocess.sources.source import (
+    OTHER_KIND,
+    Format,
+    Source,
+    format_of,
+    is_hidden,
+    kinds_of,
+    report_left_out,
+    split_of,
+)
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30
@@ -71,7 +81,7 @@ class _Repository:
             found = [*_split(splits, wanted_split, configuration, repository=self._repository)]
         # Where no README says what a configuration is, only those that hold rows: most repositories have other files.
         others = {path for path in paths if not path.endswith(".parquet") and (described or format_of(path))}
-        report_other_kinds(others, place=f" in the data set {self._name}")
+        report_left_out(dict.fromkeys(others, OTHER_KIND), place=f" in the data set {self._name}")
         return [self._source(path) for path in sorted(set(found))]
 
     def _described(self) -> Mapping[str, Mapping[str, Any]]:
@@ -134,11 +144,9 @@ class _Repository:
         return Source(name, Format.PARQUET, file["size"], version, self._commit)
 
     def _no_parquet(self, paths: Sequence[str]) -> str:
-        extensions = Counter(".".join(["", *path.rsplit("/", 1)[-1].split(".")[1:]]) for path in paths)
-        kinds = ", ".join(f"{count:,} {kind or 'without an extension'}" for kind, count in extensions.most_common(5))
         return (
-            f"the data set {self._repository} has no Parquet files{kinds and f' (found: {kinds})'}. The hub keeps a "
-            f"Parquet copy of many: try {self._repository}@refs/convert/parquet, with --subset where it has several "
+            f"the data set {self._repository} has no Parquet files (found: {kinds_of(paths) or 'none'}). The hub keeps "
+            f"a Parquet copy of many: try {self._repository}@refs/convert/parquet, with --subset where it has several "
             f"configurations; or download it (hf download --repo-type dataset {self._repository}) and give the folder."
         )
 
@@ -172,14 +180,15 @@ def _by_split(paths: Sequence[str]) -> SplitFiles:
 
 
 def _choose(names: Sequence[str], subset: str | None, *, repository: str) -> tuple[str, str]:
+    shown = first_few(names, _MOST_NAMES)
     if subset is None and len(names) > 1:
-        raise UserError(f"the data set {repository} has several configurations. Name one with --subset: {_list(names)}")
+        raise UserError(f"the data set {repository} has several configurations. Name one with --subset: {shown}.")
     subset = names[0] if subset is None else subset
     name, split = (subset, "") if subset in names or ":" not in subset else subset.rpartition(":")[::2]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"the data set {repository} has no configuration {name!r}.{guess} It has: {_list(names)}")
+        raise UserError(f"the data set {repository} has no configuration {name!r}.{guess} It has: {shown}.")
     return name, split
 
 
@@ -189,11 +198,6 @@ def _split(splits: SplitFiles, wanted: str, configuration: str, *, repository: s
     if wanted not in splits:
         raise UserError(
             f"the configuration {configuration} of {repository} has no split {wanted!r}. Name one of its splits with "
-            f"--subset: {_list([f'{configuration}:{split}' for split in splits])}"
+            f"--subset: {first_few([f'{configuration}:{split}' for split in splits], _MOST_NAMES)}."
         )
     return splits[wanted]
-
-
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"{', '.join(names[:_MOST_NAMES])}{more}."

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +45,7 @@ class Source:
         name: as corpus.json names it: its absolute path, its URL, or hub://repository/path.
         version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
         revision: the commit that a file on the hub is read at.
+        is_excluded: --exclude leaves it out. It keeps its place among the others, which decides on their groups.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Source:
     num_bytes: int
     version: str
     revision: str = ""
+    is_excluded: bool = False
 
     @property
     def compression(self) -> Compression | None:
@@ -78,8 +80,10 @@ def format_of(name: str) -> Format | None:
     return None if known is Format.PARQUET and extension != known else known
 
 
-METADATA = {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "index.json", "state.json", "stats.json"}
-"""Files that datasets, MosaicML Streaming and datatrove put beside the text, which have none."""
+METADATA_FILES = {
+    "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "index.json", "state.json", "stats.json",
+}  # fmt: skip
+"""Files that datasets, MosaicML Streaming and datatrove put beside the text."""
 
 
 def is_hidden(path: str) -> bool:
@@ -102,8 +106,9 @@ def split_of(path: str) -> str | None:
     return None
 
 
-def report_splits(names: Collection[str]) -> None:
+def report_splits(sources: Collection[Source]) -> None:
     """Print which sources are named as what others are tested on, where there are others beside them."""
+    names = [source.name for source in sources if not source.is_excluded]
     common = os.path.dirname(os.path.commonprefix([f"{name}/" for name in names]))  # noqa: RUF071
     held_out = [name for name in names if split_of(name.removeprefix(common)) in ("test", "validation")]
     if 0 < len(held_out) < len(names):
@@ -114,12 +119,25 @@ def report_splits(names: Collection[str]) -> None:
         )
 
 
-def report_other_kinds(names: Collection[str], *, place: str = "") -> None:
-    """Print, in one line, how many files of which kinds are left out, and of what place."""
-    if not names:
-        return
-    kinds = Counter(extension_of(name) or "without an extension" for name in names)
-    most = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:8]
-    found = ", ".join(f"{count:,} {kind}" for kind, count in most)
-    more = f" and {len(kinds) - 8} more kinds" if len(kinds) > 8 else ""
-    console().print(f"Left out {counted(len(names), 'file')} of other kinds{place}: {found}{more}.")
+def kinds_of(names: Iterable[str]) -> str:
+    """The most frequent kinds of files, each with their number."""
+    kinds = Counter(extension_of(name) or "without an extension" for name in names).most_common()
+    return first_few([f"{count:,} {kind}" for kind, count in kinds], most=8)
+
+
+HIDDEN, METADATA, OTHER_KIND = "beginning with . or _", "of metadata", "of other kinds"
+LeftOut = dict[str, str]
+"""Names that are passed over, each with one of these reasons; of a link, with the name that stays."""
+
+
+def report_left_out(left_out: LeftOut, *, place: str = "") -> None:
+    """Print what was passed over, in a line for each reason, and of what place."""
+    names = defaultdict[str, list[str]](list)
+    for path, why in sorted(left_out.items()):
+        names[why.partition("/")[0]].append(f"{path} is {why}" if why.startswith("/") else os.path.basename(path))
+    if links := names.pop("", []):
+        console().print(f"Read once, though named again by links: {first_few(links)}.")
+    for why, its in names.items():
+        number = counted(len(its), "name" if why == HIDDEN else "file")
+        shown = kinds_of(its) if why == OTHER_KIND else first_few(list(dict.fromkeys(its)))
+        console().print(f"Left out {number} {why}{place}: {shown}.")

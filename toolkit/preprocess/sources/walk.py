@@ -1,23 +1,19 @@
 """Local files behind folders, globs and links: each folder is entered once and each file taken once.
 
-Links may lead in circles, and several names to one file. What is passed over goes into a dictionary of repeats: the
-other name, and the name that stays; that is empty where a name begins with a dot or an underscore.
+Links may lead in circles, and several names to one file.
 """
 
+import fnmatch
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
-from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted, first_few
-from toolkit.preprocess.sources.source import extension_of, is_hidden
-
-Repeats = dict[str, str]
+from toolkit.preprocess.sources.source import HIDDEN, LeftOut, extension_of, is_hidden
 
 
-def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
+def walk(top: str, left_out: LeftOut) -> Iterator[tuple[str, list[str]]]:
     """Iterate over the folders from one down, each once, with the names of their files: links last, after own names.
 
     Names that begin with a dot or an underscore are left out; a link to nothing that may have led to a folder is an
@@ -30,10 +26,10 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
             status = status_of(folder)
             own = seen.setdefault((status.st_dev, status.st_ino), folder)
             if own != folder:
-                repeats[folder] = own
+                left_out[folder] = own
                 folders.clear()
                 continue
-            repeats |= {os.path.join(folder, name): "" for name in (*folders, *files) if is_hidden(name)}
+            left_out |= {os.path.join(folder, name): HIDDEN for name in (*folders, *files) if is_hidden(name)}
             folders[:] = sorted(name for name in folders if not is_hidden(name))
             roots += [path for name in folders if os.path.islink(path := os.path.join(folder, name))]
             files[:] = [name for name in files if not is_hidden(name)]
@@ -43,50 +39,43 @@ def walk(top: str, repeats: Repeats) -> Iterator[tuple[str, list[str]]]:
             yield folder, files
 
 
-def matches(pattern: str, repeats: Repeats) -> list[str]:
+def matches(pattern: str, left_out: LeftOut) -> list[str]:
     """Paths that a glob matches, links to nothing included; `**` enters each folder once.
 
     A folder that cannot be looked into is an error, which `glob` itself would pass over in silence.
     """
+    found, broken = {"/" if pattern.startswith("/") else os.getcwd()}, set[str]()
     parts = [part for part in pattern.split("/") if part]
-    return sorted(set(_expand("/" if pattern.startswith("/") else os.getcwd(), parts, repeats)))
-
-
-def _expand(folder: str, parts: Sequence[str], repeats: Repeats) -> Iterator[str]:
-    if not parts:
-        yield folder
-    elif parts[0] == "**":
-        for inner in (path for path, _ in walk(folder, repeats)) if parts[1:] else (folder,):
-            yield from _expand(inner, parts[1:], repeats)
-    else:
-        for path in _named(folder, parts[0], repeats):
+    while parts[-1:] == ["**"]:
+        parts.pop()
+    for number, part in enumerate(parts, start=1):
+        found = {path for folder in found for path in _named(folder, part, left_out)}
+        if number < len(parts):
             # A link to nothing may stand for a folder full of matches: whoever opens it will say so.
-            if not parts[1:] or is_broken_link(path):
-                yield path
-            elif os.path.isdir(path):
-                yield from _expand(path, parts[1:], repeats)
+            broken |= set(filter(is_broken_link, found))
+            found = set(filter(os.path.isdir, found))
+    return sorted(found | broken)
 
 
-def _named(folder: str, part: str, repeats: Repeats) -> Iterator[str]:
+def _named(folder: str, part: str, left_out: LeftOut) -> Iterator[str]:
     """Paths that one part of a pattern names in a folder."""
-    if not glob.has_magic(part):
+    if part == "**":
+        yield from (inner for inner, _ in walk(folder, left_out))
+    elif not glob.has_magic(part):
         path = os.path.join(folder, part)
         yield from [path] if os.path.lexists(path) else []
-        return
-    try:
-        with os.scandir(folder):
-            pass
-    except OSError as error:
-        _raise_unreadable(error)
-    for name in glob.glob(part, root_dir=folder):
-        path = os.path.join(folder, name)
-        if is_hidden(name) and not is_hidden(part):
-            repeats[path] = ""
-        else:
-            yield path
+    else:
+        try:
+            with os.scandir(folder) as entries:
+                names = fnmatch.filter((entry.name for entry in entries), part)
+        except OSError as error:
+            _raise_unreadable(error)
+        hidden = set() if is_hidden(part) else set(filter(is_hidden, names))
+        left_out |= {os.path.join(folder, name): HIDDEN for name in hidden}
+        yield from (os.path.join(folder, name) for name in names if name not in hidden)
 
 
-def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.stat_result]]:
+def each_once(paths: Iterable[str], left_out: LeftOut) -> Iterator[tuple[str, os.stat_result]]:
     """Each file once; of several names that which is no link, then the first bytewise."""
     seen: dict[tuple[int, ...], str] = {}
     for path in sorted(paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
@@ -96,15 +85,7 @@ def each_once(paths: Iterable[str], repeats: Repeats) -> Iterator[tuple[str, os.
         if own == path:
             yield path, status
         else:
-            repeats[path] = own
-
-
-def report_repeats(repeats: Repeats) -> None:
-    """Print what was passed over, in a line for each reason."""
-    if links := [f"{path} is {own}" for path, own in sorted(repeats.items()) if own]:
-        console().print(f"Read once, though named again by links: {first_few(links)}.")
-    if hidden := [os.path.basename(path) for path, own in sorted(repeats.items()) if not own]:
-        console().print(f"Left out {counted(len(hidden), 'name')} beginning with . or _: {first_few(hidden)}.")
+            left_out[path] = own
 
 
 def is_broken_link(path: str) -> bool:

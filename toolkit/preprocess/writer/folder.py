@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import toolkit
@@ -19,12 +18,9 @@ from toolkit.data import (
     CORPUS_MANIFEST,
     DROPPED_FILE,
     CorpusManifest,
-    DroppedEntry,
     EncodingEntry,
     ShardEntry,
-    SourceEntry,
     SpecialIds,
-    TextEntry,
     TokenizerEntry,
     read_manifest,
     write_manifest,
@@ -32,6 +28,7 @@ from toolkit.data import (
 from toolkit.preprocess.screening.documents import forget_screened
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer.groups import (
+    EXCLUDED,
     GROUPS_FOLDER,
     HOLDOUT_FOLDER,
     group_folder,
@@ -40,7 +37,7 @@ from toolkit.preprocess.writer.groups import (
     ledger_files,
     moves,
 )
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Account, Ledger, begin_ledger, key_changes, read_ledger
+from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, begin_ledger, key_changes, read_ledger
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".corpus.lock"
@@ -78,9 +75,11 @@ def _in_use(folder: Path) -> str:
 
 
 def command_digest(key: Mapping[str, Any]) -> str:
-    """SHA-256 of the options and sources in a corpus's key: equal wherever, whenever and with whatever it is made."""
+    """SHA-256 of the options and sources in a corpus's key, whenever and with whatever it is made."""
     options = {name: value for name, value in key.items() if name.startswith("--")}
-    return digest_of([options, [(name, num_bytes) for name, num_bytes, _ in key["sources"]]])
+    sources = [(*name, version) for *name, version in key["sources"] if version != EXCLUDED]
+    # The version of a file of this machine is a time, in nanoseconds.
+    return digest_of([options, [source[: 2 + (not source[2].isdecimal())] for source in sources]])
 
 
 def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) -> CorpusManifest | None:
@@ -92,7 +91,6 @@ def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) 
         is_same = (
             manifest.command_sha256 == command_digest(key) and manifest.tokenizer.fingerprint == tokenizer.fingerprint
         )
-        # The version of a file of this machine is a time, in nanoseconds.
         if is_same and not any(version.isdecimal() and int(version) > written for *_, version in key["sources"]):
             return manifest
     return None
@@ -124,13 +122,13 @@ def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettin
         assert ledger is not None
         if ledger.key != key:
             _check_nobody_writes(folder)
-            for number in _with_other_sources(groups, ledger.key, key):
+            for number in _with_other_sources(groups, ledger.key["sources"], key["sources"]):
                 shutil.rmtree(group_folder(folder, number))
             forget_screened(folder / GROUPS_FOLDER)
             ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
-    is_empty = ledger is not None and ledger.key is not None and not _num_shards(ledger, *groups.values())
+    is_empty = ledger is not None and not _num_shards(ledger, *groups.values())
     if not settings.overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return None
@@ -156,16 +154,18 @@ def _not_resumable(
 ) -> str | None:
     """Description of the unfinished corpus in the folder, if its shards cannot be kept."""
     if ledger is None:
-        return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged: "
-    if ledger.key is None:
-        return "an unfinished corpus of an earlier version of the toolkit, which only that version can finish: "
+        return f"an unfinished corpus whose journal, {LEDGER_NAME}, is damaged or of an earlier version: "
     files = [(path, path) for path in ledger_files(folder, ledger)]
     files += [pair for pairs, _ in moves(folder, groups) for pair in pairs]
     if missing := sorted(one.name for one, to in files if not (one.is_file() or to.is_file())):
         return f"an unfinished corpus of which {missing[0]} is missing: "
     # A source that failed may be mended; what was made of the others stays.
     failed = {int(file.stem) for file in (folder / GROUPS_FOLDER).glob("*error")}
-    lost = [n for n in _with_other_sources(groups, ledger.key, key) if _num_shards(groups[n]) and n not in failed]
+    # Nor is a group lost that had a source too many.
+    parts = ledger.key["sources"], key["sources"]
+    out = {name for part in parts for name, _, version in part if version == EXCLUDED}
+    both = ([source[:2] if source[0] in out else source for source in part] for part in parts)
+    lost = [n for n in _with_other_sources(groups, *both) if _num_shards(groups[n]) and n not in failed]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
     num_shards = _num_shards(ledger, *groups.values())
     if settings.engine == "reference" and not ledger.why_reference:
@@ -176,10 +176,9 @@ def _not_resumable(
     return f"an unfinished corpus with {kept} that was started with other settings:{lines}\nResume with the same ones, "
 
 
-def _with_other_sources(groups: Mapping[int, Ledger], *keys: Mapping[str, Any] | None) -> list[int]:
-    """Groups whose sources are not the same under both keys."""
-    parts = [key["sources"] for key in keys if key is not None]
-    then, now = ([part[its] for its in group_slices([size for _, size, _ in part])] for part in parts)
+def _with_other_sources(groups: Mapping[int, Ledger], *parts: Sequence[Any]) -> list[int]:
+    """Groups whose sources are not the same in both lists of all sources."""
+    then, now = ([part[its] for its in group_slices([size for _, size, *_ in part])] for part in parts)
     return [number for number in groups if then[number : number + 1] != now[number : number + 1]]
 
 
@@ -215,22 +214,16 @@ def complete_corpus(
     tokenizer: Tokenizer,
     *,
     shards: Sequence[ShardEntry],
-    dtype: str,
-    special_text_hits: int,
-    text: TextEntry | None = None,
     skipped: Mapping[str, int],
-    sources: Mapping[str, Account] = MappingProxyType({}),
-    dropped: DroppedEntry | None = None,
-    command_sha256: str | None = None,
+    **entries: Any,
 ) -> CorpusManifest:
-    """Write `tokenizer/` and `corpus.json` into the folder of a corpus; returns the manifest with its hash."""
+    """Write `tokenizer/` and `corpus.json`, with more entries, into the folder of a corpus; returns the manifest."""
     # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
     with atomic_directory(folder / TOKENIZER_FOLDER) as unfinished:
         tokenizer.save(unfinished)
     manifest = CorpusManifest(
         documents=sum(entry.documents for entry in shards),
         tokens=sum(entry.tokens for entry in shards),
-        dtype=dtype,
         toolkit_version=toolkit.__version__,
         tokenizer=TokenizerEntry(
             fingerprint=tokenizer.fingerprint,
@@ -241,21 +234,9 @@ def complete_corpus(
             encoding=EncodingEntry(**tokenizer.encoding()),
         ),
         tokenizer_files=hash_folder(folder / TOKENIZER_FOLDER),
-        special_text_hits=special_text_hits,
-        text=text,
         skipped=dict(sorted(skipped.items())),
-        sources={
-            name: SourceEntry(
-                documents=account.documents,
-                num_bytes=account.num_bytes,
-                text_bytes=account.text_bytes,
-                skipped=dict(sorted(account.skipped.items())),
-            )
-            for name, account in sources.items()
-        },
-        dropped=dropped,
-        command_sha256=command_sha256,
         shards=tuple(shards),
+        **entries,
     )
     return write_manifest(folder, manifest)
 

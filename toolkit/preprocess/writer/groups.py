@@ -21,7 +21,7 @@ from toolkit.data.corpus.shards import file_names
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, Place, Step, Tally, begin_ledger, read_ledger
 
-GROUPS_FOLDER = "groups"
+GROUPS_FOLDER, EXCLUDED = "groups", "excluded"
 HOLDOUT_FOLDER = "holdout"
 SOURCE_GROUP_BYTES = 1 << 30
 """Consecutive sources are gathered until they have so many bytes, and share shards; a larger one is alone.
@@ -52,13 +52,16 @@ class SourceGroup:
 
 
 def groups_of(files: Sequence[Source]) -> list[SourceGroup]:
-    """All sources in their groups."""
-    recorded, slices = recorded_names(files), group_slices([file.num_bytes for file in files])
-    return [SourceGroup(number, files[its], recorded[its]) for number, its in enumerate(slices)]
+    """All sources in their groups; one may have none, where all of its are excluded."""
+    named, groups = list(zip(files, recorded_names(files), strict=True)), []
+    for number, its in enumerate(group_slices([file.num_bytes for file in files])):
+        kept = [(file, name) for file, name in named[its] if not file.is_excluded]
+        groups.append(SourceGroup(number, [file for file, _ in kept], [name for _, name in kept]))
+    return groups
 
 
 def group_slices(sizes: Sequence[int]) -> list[slice]:
-    """Where each group begins and ends among all sources, from their sizes."""
+    """Where each group begins and ends among all sources, from their sizes, those of excluded ones too."""
     last, num_bytes = {len(sizes) - 1}, 0
     for number, size in enumerate(sizes):
         if size >= SOURCE_GROUP_BYTES and number:
@@ -154,5 +157,4 @@ def merge_groups(corpus: Path, ledger: Ledger, groups: Mapping[int, Ledger], tal
     for folder in (corpus, corpus / HOLDOUT_FOLDER) if held_out else (corpus,):
         sync(folder)
     step = Step(shards=shards, held_out=held_out, place=Place(), tally=tally, is_last=True)
-    assert ledger.key is not None
     return begin_ledger(corpus, ledger.key, [step], why_reference=ledger.why_reference)

@@ -19,11 +19,11 @@ from pydantic import Field
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted, first_few, printable
-from toolkit.data import ShardEntry, TextEntry
-from toolkit.preprocess.readers import Reason
+from toolkit.data import ShardEntry, SourceEntry, TextEntry
+from toolkit.preprocess.readers import Reason, Row
 
 LEDGER_NAME = "unfinished.jsonl"
-_MOST_NAMED = 8
+_MOST_NAMED, _MOST_RECORDED = 8, 1000
 _SHOWN_CHARACTERS = 8
 
 
@@ -62,21 +62,9 @@ class Counts:
 
 
 @dataclass
-class Account:
-    """What one source gave.
+class Account(SourceEntry):
+    """What one source gave; `first_bad` has the first bad row for each reason."""
 
-    Attributes:
-        documents: rows that became documents, of the corpus or of its holdout.
-        num_bytes: size of the file; 0 where a limit ends the reading in it.
-        text_bytes: bytes of the documents as UTF-8.
-        skipped: the other rows by reason.
-        first_bad: the first bad row for each reason.
-    """
-
-    documents: int = 0
-    num_bytes: int = 0
-    text_bytes: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
     first_bad: dict[str, BadRow] = field(default_factory=dict)
 
     @property
@@ -89,11 +77,17 @@ class Account:
         """Rows that should have held a text and did not."""
         return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
 
-    def skip(self, reason: Reason, bad: BadRow) -> None:
-        """Count one row that gives no document."""
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
-        if reason.is_bad:
-            self.first_bad.setdefault(reason, bad)
+    @property
+    def num_texts(self) -> int:
+        """Rows that had a text, with those that were left out on purpose."""
+        return self.rows - self.num_bad - self.skipped.get(Reason.EMPTY, 0)
+
+    def skip(self, row: Row, number: int) -> None:
+        """Count one row that gives no document, by its number in the source, from 1."""
+        assert row.reason is not None
+        self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
+        if row.reason.is_bad and row.reason not in self.first_bad:
+            self.first_bad[row.reason] = BadRow(row=number, found=row.found)
 
     def reasons(self) -> str:
         """The bad rows by reason, each with the first example."""
@@ -151,6 +145,18 @@ class Tally:
             found.update(account.skipped)
         return dict(found)
 
+    def entries(self) -> dict[str, SourceEntry]:
+        """Entries of corpus.json: of many sources those with the most rows skipped, and one of all others."""
+        by_skipped = sorted(self.sources, key=lambda name: -sum(self.sources[name].skipped.values()))
+        others, entries = set(by_skipped[_MOST_RECORDED:]), dict[str, SourceEntry]()
+        for name, account in self.sources.items():
+            entry = entries.setdefault(f"{len(others):,} others" if name in others else name, SourceEntry())
+            entry.documents += account.documents
+            entry.num_bytes += account.num_bytes
+            entry.text_bytes += account.text_bytes
+            entry.skipped = dict(sorted((Counter(entry.skipped) + Counter(account.skipped)).items()))
+        return entries
+
     def bad_sources(self) -> list[str]:
         """A line for each source with bad rows; of many, for the first ones, and how many there are."""
         bad = [(name, account) for name, account in self.sources.items() if account.num_bad]
@@ -197,7 +203,7 @@ class Ledger:
 
     Attributes:
         key: everything that the shards depend on, as plain data; with another key the shards would be others. That of
-            a group says what is left out of it. None in a ledger of an earlier version.
+            a group says what is left out of it.
         why_reference: why the tokenizer's own backend makes the ids; empty: the fast one does.
         shards: the finished ones of the corpus.
         held_out: the finished ones of the holdout.
@@ -206,7 +212,7 @@ class Ledger:
         num_bytes: size of the file up to the last whole line.
     """
 
-    key: Mapping[str, Any] | None
+    key: Mapping[str, Any]
     why_reference: str = ""
     shards: tuple[ShardEntry, ...] = ()
     held_out: tuple[ShardEntry, ...] = ()
@@ -260,16 +266,14 @@ def read_ledger(folder: Path) -> Ledger | None:
     try:
         header, *lines = (folder / LEDGER_NAME).read_bytes().split(b"\n")
         about = json.loads(header)
-        key = about["key"]
-        if "why_reference" not in about:
-            return Ledger(None)
+        key, why_reference = about["key"], about["why_reference"]
         steps, num_bytes = [], len(header) + 1
         for line in lines[:-1]:  # the rest is a line that was being written
             steps.append(Step.model_validate_json(line))
             num_bytes += len(line) + 1
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return _ledger(key, about["why_reference"], steps, num_bytes=num_bytes)
+    return _ledger(key, why_reference, steps, num_bytes=num_bytes)
 
 
 def _ledger(key: Mapping[str, Any], why_reference: str, steps: Sequence[Step], *, num_bytes: int) -> Ledger:

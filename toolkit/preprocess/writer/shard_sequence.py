@@ -15,7 +15,7 @@ import numpy.typing as npt
 from toolkit.data import ShardEntry, ShardWriter
 from toolkit.preprocess.encoding import EncodedSpan
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer.ledger import Account, BadRow, Counts, Ledger, Place, Step
+from toolkit.preprocess.writer.ledger import Account, Counts, Ledger, Place, Step
 
 
 class ShardSequence:
@@ -134,8 +134,7 @@ class ShardSequence:
         """Count the rows without a document before row `end` of the span that are not done."""
         for number, row in encoded.skipped:
             if self._place.rows <= first_row + number < first_row + end:
-                assert row.reason is not None
-                self._account.skip(row.reason, BadRow(row=first_row + number + 1, found=row.found))
+                self._account.skip(row, first_row + number + 1)
 
     def _move(self, **changes: int) -> None:
         self._place = self._place.model_copy(update=changes)

@@ -10,10 +10,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from tokenization import Tokenizer
-from toolkit.core.errors import UserError
 from toolkit.data import token_dtype
-from toolkit.preprocess.encoding import SpanEncoder, ahead
-from toolkit.preprocess.judging import check_sources, errors_explained
+from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
+from toolkit.preprocess.judging import SourceError, check_sources, errors_explained
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
@@ -60,11 +59,13 @@ def write_group(
     spans = spans_of(group.files, settings, place)
     if screened is not None:
         spans = without_dropped(spans, screened)
-    broken: UserError | None = None
-    with (
-        closing(sequence),
-        closing(ahead(spans, lambda item: encode(item[1]), num_workers=num_workers)) as results,
-    ):
+    broken: SourceError | None = None
+
+    def encode_span(item: tuple[int, Span]) -> EncodedSpan:
+        with errors_explained(group.files[item[0]], settings):
+            return encode(item[1])
+
+    with closing(sequence), closing(ahead(spans, encode_span, num_workers=num_workers)) as results:
         try:
             while not sequence.is_full and (result := next(results, None)):
                 (number, _), encoded = result
@@ -73,14 +74,14 @@ def write_group(
                 sequence.add(encoded)
                 rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
                 on_span(ends[number - place.source] + encoded.end_bytes, rates)
-        except UserError as error:
+        except SourceError as error:
             broken = error
         check_sources(_accounts(group, sequence, broken), settings, broken)
         sequence.end_group()
 
 
 def _accounts(
-    group: SourceGroup, sequence: ShardSequence, broken: UserError | None
+    group: SourceGroup, sequence: ShardSequence, broken: SourceError | None
 ) -> Iterator[tuple[Source, Account]]:
     """The sources that were read whole, or up to a limit, with their accounts."""
     accounts, last = sequence.tally.sources, next(reversed(sequence.tally.sources), "")
@@ -91,7 +92,7 @@ def _accounts(
         if sequence.is_full and name == last:
             continue  # A limit ends the reading in it.
         account.num_bytes = file.num_bytes
-        if file.name not in str(broken):
+        if broken is None or file != broken.source:
             yield file, account
 
 
