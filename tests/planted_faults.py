@@ -220,6 +220,20 @@ FAULTS = (
         tests=("tests/finetuning/pairs/test_pairs.py",),
     ),
     Fault(
+        name="fine-tuning: a random head answers under the labels' names",
+        path="toolkit/finetuning/heads.py",
+        old="labels=unnamed, problem_type=None",
+        new="labels=labels, problem_type=problem_type",
+        tests=("tests/finetuning/test_model_folders.py",),
+    ),
+    Fault(
+        name="fine-tuning: what training put around a text is not in the folder",
+        path="toolkit/model_folder.py",
+        old="json.loads(tokenizer.backend_tokenizer.to_str()),",
+        new='json.loads(tokenizer.backend_tokenizer.to_str()) | {"post_processor": None},',
+        tests=("tests/finetuning/test_model_folders.py",),
+    ),
+    Fault(
         name="pairs: the frame of a text is scored",
         path="toolkit/finetuning/pairs/task.py",
         old="if not frame[position]]",

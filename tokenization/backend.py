@@ -147,9 +147,12 @@ def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None]
 
 
 def framing_post_processor(
-    backend: "tokenizers.Tokenizer", *, front: Sequence[int], back: Sequence[int]
+    backend: "tokenizers.Tokenizer", *, front: Sequence[int], back: Sequence[int], between: Sequence[int] | None = None
 ) -> dict[str, Any] | None:
-    """A post-processor for `tokenizer.json` that adds these ids around every text; replaces the existing one."""
+    """A post-processor for `tokenizer.json` that adds these ids around every text; replaces the existing one.
+
+    Between the two texts of a pair stands what ends a text, or `between`.
+    """
     tokens: dict[str, object] = {}
 
     def special(token_id: int) -> dict[str, object]:
@@ -157,14 +160,12 @@ def framing_post_processor(
         tokens[text] = {"id": text, "ids": [token_id], "tokens": [text]}
         return {"SpecialToken": {"id": text, "type_id": 0}}
 
-    def text(name: str) -> list[dict[str, object]]:
-        return [{"Sequence": {"id": name, "type_id": 0}}, *map(special, back)]
-
-    single = [*map(special, front), *text("A")]
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    opening, closing = [*map(special, front), first], [*map(special, back)]
     template = {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *text("B")],
+        "single": [*opening, *closing],
+        "pair": [*opening, *map(special, back if between is None else between), second, *closing],
         "special_tokens": tokens,
     }
     now = {} if backend.post_processor is None else json.loads(backend.post_processor.__getstate__())

@@ -19,6 +19,7 @@ LAYERS = {
     "toolkit.checkpoint": 1,
     "toolkit.execution": 1,
     "toolkit.hub": 1,
+    "toolkit.model_folder": 1,
     "toolkit.remote": 1,
     "toolkit.tables": 1,
     "toolkit.parallel": 2,

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import ModelCard
 
+from tests.support.hf_decoders import save_decoder
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportForm
@@ -16,13 +18,16 @@ def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[...
 
     card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder", architecture="EuroBertForMaskedLM")
 
-    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n---\n\n# wiki-encoder\n")
+    written = ModelCard(card).data
+    assert (written.library_name, written.pipeline_tag, written.base_model) == ("transformers", "fill-mask", None)
+    assert written.tags == ["encoder-pretraining-toolkit"]
+    assert "---\n\n# wiki-encoder\n" in card
     for row in (
         "| updates | 20 of 40 |",
         "| tokens seen | 20,000 |",
         "| schedule | clm (10 steps), then mlm (30 steps, mask_ratio 0.4) |",
         "| parameters | 123,200 |",
-        "| data | wiki |",
+        "| data | wiki, digest `",
         "| positions in a row | 128 (documents) |",
         "| peak learning rate | 0.001 |",
         "| loss, mlm | 4.2500 nats per token |",
@@ -126,3 +131,29 @@ def test_a_manifest_of_a_checkpoint_without_a_run_still_has_a_card(make_checkpoi
     manifest = open_checkpoint(make_checkpoint()).manifest
     bare = manifest.model_copy(update={"settings": {"model": manifest.settings["model"]}})
     assert "| updates | 20 |" in model_card(bare, ExportForm.CAUSAL, name="bare", architecture="LlamaForCausalLM")
+
+
+def test_the_card_names_the_model_of_the_hub_that_it_is_made_from(make_checkpoint: Callable[..., Path]) -> None:
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    for model, base in (("someone/decoder", "someone/decoder"), ("decoder", None)):
+        made = manifest.model_copy(update={"origin": {"model": model, "license": "mit", "language": "en de"}})
+        data = ModelCard(model_card(made, ExportForm.CAUSAL, name="a", architecture="LlamaForCausalLM")).data
+        assert (data.base_model, data.license, data.language) == (base, "mit", ["en", "de"])
+
+
+def test_license_and_language_of_a_model_are_those_of_what_is_made_from_it(tmp_path: Path) -> None:
+    from toolkit.conversion import from_hf, to_hf
+    from toolkit.finetuning import get_task
+    from toolkit.workflows.finetune import finetune
+
+    save_decoder("qwen3", tmp_path / "model")
+    (tmp_path / "model/README.md").write_text("---\nlicense: mit\nlanguage:\n- en\n- de\n---\n")
+    from_hf(tmp_path / "model", tmp_path / "imported")
+    to_hf(tmp_path / "imported", tmp_path / "encoder")
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\nthe old miller\tx\na fox\ty\n")
+    settings = get_task("sc").Settings(steps=1, batch_rows=2)
+    finetune("sc", tmp_path / "encoder", output=tmp_path / "out", settings=settings, train=rows, test=rows)
+    for folder in ("encoder", "out/model"):
+        data = ModelCard.load(tmp_path / folder / "README.md").data
+        assert (data.license, data.language) == ("mit", ["en", "de"])

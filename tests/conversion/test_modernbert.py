@@ -18,6 +18,7 @@ from transformers import (
 
 from tests.conversion.test_to_hf import our_logits
 from tests.support.hf_decoders import save_decoder
+from tests.support.old_readers import check_by_old_rules
 from tests.support.text import sample_documents
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
@@ -90,6 +91,8 @@ def test_sentence_transformers_pools_our_hidden_states(checkpoint: Path, tmp_pat
     library = pytest.importorskip("sentence_transformers")
     to_hf(checkpoint, tmp_path / "out", architecture=architecture, sentence_transformers=True)
     to_hf(checkpoint, tmp_path / "plain")
+    for folder in ("out", "plain"):
+        check_by_old_rules(tmp_path / folder)
     model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     texts = sample_documents(3, seed=8)
     batch = AutoTokenizer.from_pretrained(tmp_path / "plain")(

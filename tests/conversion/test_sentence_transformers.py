@@ -1,6 +1,7 @@
 """The modules beside an exported encoder, for sentence-transformers."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
+from tests.support.old_readers import check_by_old_rules
 from toolkit.conversion import to_hf
 from toolkit.core.errors import UserError
 
@@ -40,6 +42,7 @@ def test_the_modules_are_the_encoder_and_a_mean(
     assert (pooling["word_embedding_dimension"], pooling["pooling_mode_mean_tokens"]) == (64, True)
     assert json.loads((out / "sentence_bert_config.json").read_text())["max_seq_length"] == 128  # data.sequence_length
     assert _by_hand(out).shape == (2, 64)
+    check_by_old_rules(out)
 
 
 def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
@@ -51,6 +54,22 @@ def test_sentence_transformers_reads_them(make_checkpoint: Callable[..., Path], 
     torch.testing.assert_close(found, _by_hand(out), rtol=1e-4, atol=1e-5)
     cosine = float(model.similarity(found[:1], found[1:]))
     assert -1 <= cosine < 1
+
+
+def test_an_empty_text_has_an_end_where_documents_had_no_frame(
+    make_checkpoint: Callable[..., Path], tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """One empty text would end the run of hours that embeds it."""
+    library = pytest.importorskip("sentence_transformers")
+    bare = shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
+    (bare / "encoding.json").write_text(json.dumps({"frame": {"front": [], "back": []}}))
+    checkpoint = make_checkpoint(tokenizer=bare)
+    to_hf(checkpoint, tmp_path / "plain")
+    to_hf(checkpoint, tmp_path / "out", sentence_transformers=True)
+    assert AutoTokenizer.from_pretrained(tmp_path / "plain")("").input_ids == []
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("").input_ids == [tokenizer.eos_token_id]
+    assert library.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode([""]).shape == (1, 64)
 
 
 @pytest.mark.parametrize("changes", [{}, {"qk_norm": True}])

@@ -14,6 +14,8 @@ from transformers import (
     ModernBertForMaskedLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     RobertaConfig,
     RobertaForMaskedLM,
 )
@@ -69,18 +71,20 @@ def _words() -> Tokenizer:
 
 
 def save_encoder(kind: str, folder: Path, *, dtype: torch.dtype = torch.float32) -> Path:
-    """A masked language model of one of four families, with a tokenizer that suits it."""
+    """A language model of one of five families, with a tokenizer that suits it; Qwen3's is a decoder."""
     torch.manual_seed(1)
     model: PreTrainedModel
     if kind == "eurobert":
         model = EuroBertForMaskedLM(EuroBertConfig(**_SHAPE, mask_token_id=MASK))
     elif kind == "bert":
         model = BertForMaskedLM(BertConfig(**_SHAPE, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    elif kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=8))
     elif kind == "roberta":
         model = RobertaForMaskedLM(RobertaConfig(**_SHAPE))
     else:
         model = ModernBertForMaskedLM(ModernBertConfig(**_SHAPE, cls_token_id=CLS, sep_token_id=EOS))
     torch.nn.Module.to(model, dtype)
     model.save_pretrained(folder)
-    (plain_tokenizer() if kind == "eurobert" else template_tokenizer()).save_pretrained(folder)
+    (plain_tokenizer() if kind in ("eurobert", "qwen3") else template_tokenizer()).save_pretrained(folder)
     return folder

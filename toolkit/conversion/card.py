@@ -1,43 +1,33 @@
-"""Model card of an export: model, data, training and how to load it, all from the manifest."""
+"""Model card of an export: what it is, how to load it and how it was trained, all from the manifest."""
 
 import math
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any
 
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
+from toolkit.model_folder import Library, card, table
 from toolkit.objectives.mlm import MaskedNextTokenPrediction
 from toolkit.run.identity import last_kinds
 from toolkit.run.old_branches import as_fork
 
-_PIPELINE_TAG = {ExportForm.BIDIRECTIONAL: "fill-mask", ExportForm.CAUSAL: "text-generation"}
-_ABOUT = {
-    ExportForm.BIDIRECTIONAL: "A text encoder (bidirectional attention) with its masked-language-modeling head",
-    ExportForm.CAUSAL: "A decoder (causal attention) with its next-token head",
-}
-_LOADING = {
-    ExportForm.BIDIRECTIONAL: """\
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+_MASKED_HEAD, _CAUSAL_HEAD = "its masked-language-modeling head", "its next-token head"
+_SHIFTED_HEAD = "a head that predicts a masked token at the position before it"
+_LOADING = """\
+from transformers import {loader}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForMaskedLM.from_pretrained("{name}")
-inputs = tokenizer(f"The cat sat on the {{tokenizer.mask_token}}.", return_tensors="pt")
-logits = model(**inputs).logits
-""",
-    ExportForm.CAUSAL: """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForCausalLM.from_pretrained("{name}")
+model = {loader}.from_pretrained("{name}")
+"""
+_MASKED = """\
+inputs = tokenizer(f"The cat sat on the {tokenizer.mask_token}.", return_tensors="pt")
+logits = model(**inputs).logits"""
+_CAUSAL = """\
 inputs = tokenizer("The cat sat on", return_tensors="pt")
 tokens = model.generate(**inputs, max_new_tokens=20)
-""",
-}
-_SHIFTED_ABOUT = (
-    "A text encoder (bidirectional attention) with a head that predicts a masked token at the position before it"
-)
+"""
 _SHIFTED = """\
 The head was trained last by masked next-token prediction (`mntp`): its logits at a position are those of the token
 after it, and the first token of a text has none. The `fill-mask` pipeline reads the mask's own position, and would
@@ -49,18 +39,12 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("{name}")
 embeddings = model.encode(["The cat sat on the mat.", "A dog lay in front of the fire."])
 """
-_KEPT = {"keep": "kept", "reset": "new"}
-_NOTES = {
-    ExportForm.BIDIRECTIONAL: """\
-Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask. The head of
-`AutoModelForSequenceClassification` pools the same way (`classifier_pooling: mean`); it has to be trained first.
+_ENCODER = """\
+Sentence embeddings: average `AutoModel`'s last hidden states over the attention mask.
 
-transformers' class gives the embedding of the padding token (id {pad_id}) no gradient. The weight stored here was
-trained like any other and is used as it is; only further training through that class leaves it where it stands.
-""",
-    ExportForm.CAUSAL: "",
-}
-
+transformers' class gives the embedding of the padding token (id {pad_id}) no gradient; the weight stored here was
+trained like any other.
+"""
 _CAUSAL_CLASS = """\
 `{architecture}` is the class of a decoder, so {loading}; attention is
 bidirectional all the same, since config.json says `is_causal: false`. transformers honours that from 5.2 on, and it was
@@ -81,6 +65,11 @@ Compare a few embeddings with transformers' before you rely on a server.
 """
 _SINCE = {"ModernBertForMaskedLM": "4.48"}
 """Oldest transformers that computes the same, by class, where it is not 5.3."""
+_SETTINGS = {
+    "rows in a step": ("train", "global_batch_rows"),
+    "peak learning rate": ("lr", "peak"),
+    "seed": ("run", "seed"),
+}
 
 
 def model_card(
@@ -89,7 +78,7 @@ def model_card(
     *,
     name: str,
     architecture: str,
-    library: Literal["transformers", "sentence-transformers"] = "transformers",
+    library: Library = "transformers",
     left_out: frozenset[str] = frozenset(),
 ) -> str:
     """The text of README.md; `name`, of the written folder, is its title.
@@ -97,47 +86,45 @@ def model_card(
     The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
     """
     manifest = manifest.model_copy(update={"settings": as_fork(manifest.settings)})
-    is_shifted = has_shifted_head(manifest, form, left_out=left_out)
-    has_own_class = form is ExportForm.CAUSAL or architecture.endswith("ForMaskedLM")
-    tag = _PIPELINE_TAG[form] if has_own_class and not is_shifted else "feature-extraction"
-    about = _SHIFTED_ABOUT if is_shifted else _ABOUT[form]
-    base = manifest.origin.get("model", "")
-    # Only an id of the hub says something to readers of the page.
-    based_on = f"base_model: {base}\n" if "/" in base else ""
-    loading = (
-        _LOADING[form] if has_own_class else _LOADING[form].replace("AutoModelForMaskedLM", "AutoModelForCausalLM")
-    )
+    is_causal, is_shifted = form is ExportForm.CAUSAL, has_shifted_head(manifest, form, left_out=left_out)
+    has_own_class = is_causal or architecture.endswith("ForMaskedLM")
+    pipeline = ("text-generation" if is_causal else "fill-mask") if has_own_class else "feature-extraction"
+    loader = "AutoModelForMaskedLM" if has_own_class and not is_causal else "AutoModelForCausalLM"
+    code = _LOADING.format(loader=loader, name=name) + (_CAUSAL if is_causal else f"{_MASKED}\n")
     if is_shifted:
-        loading = loading.replace(".logits\n", ".logits.roll(1, dims=1)  # each moved to the token it predicts\n")
-    places = "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`"
+        pipeline, code = "feature-extraction", f"{code[:-1]}.roll(1, dims=1)  # each moved to the token it predicts\n"
     if library == "sentence-transformers":
-        tag, loading = "sentence-similarity", _EMBEDDING
-    if left_out:
-        about, places = f"{about.partition(' with ')[0]} without a head", "the encoder loads through `AutoModel`"
-    front = f"---\nlibrary_name: {library}\npipeline_tag: {tag}\n{based_on}---\n"
-    rows = "\n".join(f"| {key} | {value} |" for key, value in _facts(manifest))
+        pipeline, code = "sentence-similarity", _EMBEDDING.format(name=name)
+    kind = "A decoder (causal attention)" if is_causal else "A text encoder (bidirectional attention)"
+    head = _CAUSAL_HEAD if is_causal else _SHIFTED_HEAD if is_shifted else _MASKED_HEAD
     version = metadata.version("transformers")
-    oldest = f">= {_SINCE.get(architecture, '5.3')}" if has_own_class else f"(checked with {version})"
-    notes = _NOTES[form] if has_own_class else _CAUSAL_CLASS
     described = {
         "pad_id": exported_pad_id(manifest.vocabulary.vocabulary()),
         "version": version,
         "architecture": architecture,
         "name": name,
-        "loading": places,
+        "loading": "the encoder loads through `AutoModel`"
+        if left_out
+        else "the head loads through `AutoModelForCausalLM` and the encoder through `AutoModel`",
     }
-    parts = [
-        front,
-        f"# {name}\n",
-        f"{about}, as `{architecture}` of stock transformers {oldest}, without remote code.\n",
-        f"## Use\n\n```python\n{loading.format(name=name)}```\n",
-        _SHIFTED if is_shifted else "",
-        notes.format(**described),
-        "" if has_own_class or architecture not in _SERVED else _SERVERS.format(**described),
-        f"## Training\n\n| | |\n|---|---|\n{rows}\n",
-        f"Written by encoder-pretraining-toolkit {manifest.toolkit_version}.\n",
-    ]
-    return "\n".join(part for part in parts if part)
+    since = f">= {_SINCE.get(architecture, '5.3')}" if has_own_class else f"(checked with {version})"
+    notes = "" if is_causal else _ENCODER if has_own_class else _CAUSAL_CLASS
+    return card(
+        [
+            f"{kind} {'without a head' if left_out else f'with {head}'}, as `{architecture}` of stock transformers "
+            f"{since}, without remote code.\n",
+            f"## Use\n\n```python\n{code}```\n",
+            _SHIFTED if is_shifted else "",
+            notes.format(**described),
+            "" if has_own_class or architecture not in _SERVED else _SERVERS.format(**described),
+            f"## Training\n\n{table(_facts(manifest), head=('', ''))}",
+        ],
+        title=name,
+        library=library,
+        pipeline=pipeline,
+        base=manifest.origin.get("model"),
+        facts=manifest.origin,
+    )
 
 
 def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
@@ -147,76 +134,54 @@ def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out
 
 
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    model = manifest.table("model")
+    model, data = manifest.table("model"), manifest.table("data")
     if manifest.first_weights:
         yield "first weights", manifest.first_weights
     if manifest.merged:
         yield "merged", "; ".join(f"step {parent.step:,} x {parent.weight:.4g}" for parent in manifest.merged)
-    parameters = sum(math.prod(entry.shape) for entry in manifest.tensors.values())
-    yield "parameters", f"{parameters:,}"
+    yield "parameters", f"{sum(math.prod(entry.shape) for entry in manifest.tensors.values()):,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
-    yield "vocabulary", f"{manifest.vocabulary.size:,} tokens, fingerprint `{manifest.vocabulary.fingerprint[:16]}`"
-    if manifest.step or not manifest.origin:
-        yield from _training(manifest)
-
-
-def _training(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    """Facts of a run; an imported model that was not trained here has none of it."""
-    data, train, rate = _group(manifest, "data"), _group(manifest, "train"), _group(manifest, "lr")
-    total = train.get("steps")
+    yield "vocabulary", f"{manifest.vocabulary.size:,} tokens"
+    if manifest.origin and not manifest.step:
+        # An imported model that was not trained here.
+        return
+    total = manifest.table("train").get("steps")
     yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
     yield "tokens seen", f"{manifest.tokens:,}"
     yield "schedule", ", then ".join(_phases(manifest))
-    yield "data", _named(data.get("train"))
-    yield "data digest", f"`{manifest.data_digest}`"
+    phases = manifest.settings.get("schedule", ())
+    trained = [manifest.settings.get("data"), *(phase.get("data") for phase in phases)]
+    names = dict.fromkeys(_corpora(each["train"]) for each in trained if each and each.get("train"))
+    yield "data", f"{', '.join(names)}, digest `{manifest.data_digest}`"
     yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
-    yield "rows in a step", f"{train.get('global_batch_rows')}"
-    yield "peak learning rate", f"{rate.get('peak')}"
-    if init := _group(manifest, "init"):
-        yield "optimizer at the start", _KEPT[init.get("optimizer", "reset")]
-    yield "precision", str(manifest.settings.get("precision"))
-    yield "seed", str(_group(manifest, "run").get("seed"))
+    for label, (group, key) in _SETTINGS.items():
+        yield label, f"{manifest.table(group).get(key)}"
     for key, loss in sorted(manifest.losses.items()):
         yield f"loss, {key}", f"{loss:.4f} nats per token"
 
 
-def _named(value: Any) -> str:
-    """A value of `[data]`; corpora by their names alone, without the paths of the machine that trained."""
+def _corpora(value: Any) -> str:
+    """Corpora by their names alone, without the paths of the machine that trained."""
     if isinstance(value, list | tuple):
-        return ", ".join(_named(each["path"]) for each in value)
+        return ", ".join(_corpora(each["path"]) for each in value)
     return PurePath(value).name if isinstance(value, str) else str(value)
 
 
-def _group(manifest: CheckpointManifest, key: str) -> dict[str, Any]:
-    group = manifest.settings.get(key)
-    return group if isinstance(group, dict) else {}
-
-
 def _phases(manifest: CheckpointManifest) -> Iterator[str]:
-    objectives = _group(manifest, "objectives")
+    objectives = manifest.table("objectives")
     for phase in manifest.settings.get("schedule", ()):
         mix = phase.get("mix") or [{"objective": phase.get("objective")}]
-        names = [str(entry.get("objective")) for entry in mix]
-        length = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
-        if len(mix) > 1:
-            length += [f"share {_plain(entry['share'])} of {entry['objective']}" for entry in mix]
-            length += [
-                f"weight {weight} of {entry['objective']}"
-                for entry in mix
-                if (weight := entry.get("weight", 1.0)) != 1.0
-            ]
-        length += [
-            f"{key} {phase[key]}"
-            for key in ("global_batch_rows", "batch_warmup_rows", "batch_warmup_tokens", "lr_peak")
-            if phase.get(key)
+        told = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
+        told += [
+            f"{key} {_plain(entry[key])} of {entry['objective']}"
+            for entry in mix
+            for key in ("share", "weight")
+            if entry.get(key, 1.0) != 1.0
         ]
-        length += [f"{key} {phase[key]}" for key in ("lr", "optimizer") if phase.get(key, "keep") != "keep"]
-        length += [f"{key} {_named(value)}" for key, value in (phase.get("data") or {}).items()]
-        length += [f"{key} {_plain(value)}" for key, value in (phase.get("model") or {}).items()]
-        for name in names:
+        for name in (str(entry["objective"]) for entry in mix):
             of = f" of {name}" if len(mix) > 1 else ""
-            length += [f"{key} {_plain(value)}{of}" for key, value in sorted((objectives.get(name) or {}).items())]
-        yield f"{'+'.join(names)} ({', '.join(length)})"
+            told += [f"{key} {_plain(value)}{of}" for key, value in sorted((objectives.get(name) or {}).items())]
+        yield f"{'+'.join(str(entry['objective']) for entry in mix)} ({', '.join(told)})"
 
 
 def _plain(value: Any) -> str:

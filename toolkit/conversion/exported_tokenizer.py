@@ -7,13 +7,15 @@ from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame, read_
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.conversion.masked_texts import with_mask_as_trained
-from toolkit.conversion.tokenizer import read_json, update_json, write_json
 from toolkit.core.files import copy_files
+from toolkit.model_folder import Library, read_json, write_tokenizer
 
 _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 
 
-def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longest: int) -> tuple[str, ...]:
+def export_tokenizer(
+    folder: Path, source: Checkpoint, *, form: ExportForm, longest: int, library: Library
+) -> tuple[str, ...]:
     """Copy the tokenizer into `folder`, set what the model needs, and say what could not be kept as in training.
 
     - The classes take no token types; a text may be as long as the model's positions.
@@ -21,33 +23,27 @@ def write_tokenizer(folder: Path, source: Checkpoint, *, form: ExportForm, longe
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
       what its tokenizer puts around texts. A decoder continues a text: nothing stands behind it.
+    - For sentence-transformers, which pools what a text has, a text without any frame gets an end.
     - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
     """
     from tokenizers import Tokenizer
 
     copy_files(source.tokenizer_folder, folder, source.tokenizer_files)
-    path, vocabulary = folder / _CONFIG, source.manifest.vocabulary
-    changes: dict[str, object] = {
-        "model_max_length": longest,
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
+    vocabulary = source.manifest.vocabulary
+    config, content = read_json(folder / _CONFIG), read_json(folder / _JSON)
     backend = Tokenizer.from_file(str(folder / _JSON))
-    config = read_json(path)
     pad_id = exported_pad_id(vocabulary.vocabulary())
     if config.get("pad_token") is None and pad_id is not None:
-        changes["pad_token"] = backend.id_to_token(pad_id)
-    if isinstance(extra := config.pop("extra_special_tokens", None), list):
-        # As the toolkit wrote them before; transformers 4 takes no list under this name.
-        changes["additional_special_tokens"] = extra
-    write_json(path, config | changes)
+        config["pad_token"] = backend.id_to_token(pad_id)
     own, is_encoder = post_processor_frame(backend), form is ExportForm.BIDIRECTIONAL
     frame = read_document_frame(folder, backend, eos_id=vocabulary.eos_id) if is_encoder else Frame(own.front)
+    if library == "sentence-transformers" and frame == Frame() and vocabulary.eos_id is not None:
+        frame = Frame(back=(vocabulary.eos_id,))
     (folder / ENCODING_FILE).unlink(missing_ok=True)
     difference = None
     if frame != own:
-        processor = framing_post_processor(backend, front=frame.front, back=frame.back)
-        update_json(folder / _JSON, {"post_processor": processor})
+        content["post_processor"] = framing_post_processor(backend, front=frame.front, back=frame.back)
     if is_encoder and vocabulary.mask_id is not None:
-        content, difference = with_mask_as_trained(read_json(folder / _JSON), vocabulary.mask_id)
-        write_json(folder / _JSON, content)
+        content, difference = with_mask_as_trained(content, vocabulary.mask_id)
+    write_tokenizer(folder, content, config=config, longest=longest, inputs=["input_ids", "attention_mask"])
     return () if difference is None else (difference,)

@@ -21,7 +21,7 @@ from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.read import Checkpoint, open_checkpoint
 from toolkit.checkpoint.write import split_into_files
 from toolkit.conversion.card import has_shifted_head, model_card
-from toolkit.conversion.exported_tokenizer import write_tokenizer
+from toolkit.conversion.exported_tokenizer import export_tokenizer
 from toolkit.conversion.folders import check_output, output_directory
 from toolkit.conversion.forms import (
     DEFAULT_DTYPE,
@@ -34,18 +34,17 @@ from toolkit.conversion.forms import (
     hub_form,
 )
 from toolkit.conversion.parity import NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.tokenizer import update_json, write_json
 from toolkit.conversion.weights import HubTensors, settings_of
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
-from toolkit.model.families import HubForm, hub_type
+from toolkit.model.families import hub_type
 from toolkit.model.parameters import HEAD
+from toolkit.model_folder import CARD_FILE, Library, add_old_keys, write_json, write_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _LARGEST_FILE = 5_000_000_000
-_POOLING = "1_Pooling"
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -112,6 +111,7 @@ def to_hf(
             "--sentence-transformers adds modules to an encoder, and --form causal writes a decoder. Leave one of "
             "the two out."
         )
+    library: Library = "sentence-transformers" if sentence_transformers else "transformers"
     check_output(out)
     source = open_checkpoint(checkpoint)
     settings, vocabulary = settings_of(source), source.manifest.vocabulary.vocabulary()
@@ -122,20 +122,17 @@ def to_hf(
     left_out = frozenset({tensors.head} if sentence_transformers and not settings.tie_word_embeddings else ())
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
-        _write_config(folder, hub, config, form)
+        _write_config(folder, config, form)
         _write_weights(folder, source, tensors, dtype, left_out=left_out)
-        differences = write_tokenizer(folder, source, form=form, longest=settings.max_position_embeddings)
+        longest = settings.max_position_embeddings
+        differences = export_tokenizer(folder, source, form=form, longest=longest, library=library)
         if sentence_transformers:
-            _write_modules(folder, settings, row_length=source.manifest.table("data").get("sequence_length"))
-        card = model_card(
-            source.manifest,
-            form,
-            name=out.name,
-            architecture=hub.class_name,
-            library="sentence-transformers" if sentence_transformers else "transformers",
-            left_out=left_out,
-        )
-        (folder / "README.md").write_text(card, encoding="utf-8")
+            row_length = source.manifest.table("data").get("sequence_length")
+            longest = min(row_length, longest) if isinstance(row_length, int) else longest
+            write_modules(folder, width=settings.hidden_size, longest=longest, prompts={})
+        named = {"name": out.name, "architecture": hub.class_name}
+        card = model_card(source.manifest, form, **named, library=library, left_out=left_out)
+        (folder / CARD_FILE).write_text(card, encoding="utf-8")
         parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
             raise ToolkitError(
@@ -182,11 +179,11 @@ def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int
     return next((each for each in found if not each.is_within_tolerance), max(found, key=attrgetter("max_difference")))
 
 
-def _write_config(folder: Path, hub: HubForm, config: "PreTrainedConfig", form: ExportForm) -> None:
+def _write_config(folder: Path, config: "PreTrainedConfig", form: ExportForm) -> None:
     from transformers import GenerationConfig
 
     config.save_pretrained(folder)
-    update_json(folder / "config.json", hub.old_keys)
+    add_old_keys(folder)
     if form is ExportForm.CAUSAL:
         GenerationConfig.from_model_config(config).save_pretrained(folder)
 
@@ -218,23 +215,6 @@ def _write_weights(
     if len(parts) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(files.items()))}
         write_json(folder / "model.safetensors.index.json", index)
-
-
-def _write_modules(folder: Path, settings: ModelSettings, *, row_length: object) -> None:
-    """The files of sentence-transformers: the encoder, then the mean; texts longer than rows in training are cut."""
-    longest, width = settings.max_position_embeddings, settings.hidden_size
-    longest = min(row_length, longest) if isinstance(row_length, int) else longest
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": _POOLING, "type": "sentence_transformers.models.Pooling"},
-    ]
-    whole: dict[str, object] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True, "include_prompt": True}
-    (folder / _POOLING).mkdir()
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    write_json(folder / "config_sentence_transformers.json", whole)
-    write_json(folder / _POOLING / "config.json", pooling)
 
 
 def _notes(

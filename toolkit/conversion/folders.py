@@ -13,6 +13,7 @@ from toolkit.core.files import atomic_directory
 from toolkit.core.text import home_hint
 
 _FILES = [
+    "README.md",
     "config.json",
     "generation_config.json",
     "model*.safetensors",

@@ -29,6 +29,7 @@ from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import hub_type
 from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
+from toolkit.model_folder import card_facts
 
 DEFAULT_MASK_TOKEN = "auto"
 _DIGEST_OF_NOTHING = "0" * 32
@@ -107,7 +108,7 @@ def from_hf(
     weights = stored.by_our_names(tensors)
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
         vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
-        origin = {**_origin(name, folder), "family": described.family}
+        origin = {**_origin(name, folder), "family": described.family, **card_facts(folder)}
         if vocabulary.change is not None:
             other = vocabulary.tokenizer.source or Path(str(tokenizer)).resolve().name
             origin |= {"tokenizer": other, "rows": vocabulary.change.describe()}

@@ -1,6 +1,5 @@
 """Tokenizer of an imported model, with notes on its special tokens."""
 
-import json
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from tokenization import EncodingRules, MaskOrigin, Tokenizer
 from tokenization.comparison import transformers_differences
 from toolkit.conversion.families import Described
 from toolkit.core.errors import UserError
+from toolkit.model_folder import read_json, write_json
 
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
@@ -122,7 +122,8 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
         for file in (_JSON, *_PAIR, *_NAMES):
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
-        update_json(Path(place) / _CONFIG, {f"{role}_token": text for role, text in names.items()})
+        named = {f"{role}_token": text for role, text in names.items()}
+        write_json(Path(place) / _CONFIG, read_json(Path(place) / _CONFIG) | named)
         return tokenization.load(Path(place), mask_token=policy, rules=_RULES)
 
 
@@ -146,19 +147,3 @@ def preprocess_options(tokenizer: Tokenizer) -> str:
     if tokenizer.eod_id is not None:
         return ""
     return " --no-eod" if tokenizer.own_frame.back else " --eod TOKEN"
-
-
-def update_json(path: Path, changes: dict[str, object]) -> None:
-    """Change keys of a JSON file, or create it."""
-    write_json(path, read_json(path) | changes)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Write a JSON file, indented."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """Content of a JSON file; nothing where there is none."""
-    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return content

@@ -6,6 +6,7 @@ One process can run many cells on one preparation.
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,19 +18,21 @@ import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from torch import nn
-from transformers import PreTrainedTokenizerFast, set_seed
+from transformers import set_seed
 
 from toolkit.core.console import quiet_transformers
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.engine.precision import cpu_threads
+from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.precision import choose_autocast, made_by
 from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once, open_training_folder
+from toolkit.model_folder import CARD_FILE, add_old_keys, card, card_facts, save_tokenizer, table
 
 _RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
 _UNFINISHED = ".unfinished"
@@ -105,6 +108,7 @@ def prepare(
     dataset_name: str | None = None,
 ) -> PreparedTask:
     """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own."""
+    source = task.framed(source)
     return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 
@@ -172,7 +176,7 @@ def _run(
         **task.result_fields(data, source),
     )
     if keep is Keep.MODEL:
-        _save_model(prepared, network, unfinished / _MODEL)
+        _save_model(prepared, network, unfinished / _MODEL, result)
     # While there is a result.json, everything beside it is of the same run.
     (output / _RESULT).unlink(missing_ok=True)
     shutil.rmtree(output / _MODEL, ignore_errors=True)
@@ -239,23 +243,45 @@ def _identity(files: Iterable[Path]) -> list[list[str | int]]:
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path) -> None:
+def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result: FinetuningResult) -> None:
     """Write a new folder: what a former run left in one would be loaded with this one's weights."""
     shutil.rmtree(folder, ignore_errors=True)
-    tokenizer = prepared.source.tokenizer
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        # What training last truncated or padded to would be written along, and other readers of the file obey it.
-        tokenizer.backend_tokenizer.no_truncation()
-        tokenizer.backend_tokenizer.no_padding()
     try:
-        tokenizer.save_pretrained(folder)
+        folder.mkdir(parents=True)
+        save_tokenizer(folder, prepared.source.tokenizer)
         with quiet_transformers():
             prepared.task.save(network, folder, prepared.data)
+        add_old_keys(folder)
+        (folder / CARD_FILE).write_text(_model_card(prepared, result, folder), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
             f"could not write the model to {folder}: {reason}. Free space, or choose another folder (--output)."
         ) from error
+
+
+def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) -> str:
+    """The text of README.md: use and scores. Models and data by their names, not by their places on this machine."""
+    model, metrics = Path(result.model).name, sorted(result.test, key=lambda metric: metric != result.metric)
+    title = f"{model}-{result.dataset}"
+    use = prepared.task.usage(folder).replace(str(folder), title)
+    # What stands in front of the last name in lower case: `transformers` of `transformers.pipeline(...)`.
+    module = re.match(r"[a-z_]+(?:\.[a-z_]+)*(?=\.)", use)
+    scores = {"validation": result.validation, "test": result.test}
+    rows = [[split, *(f"{found[metric]:.4f}" for metric in metrics)] for split, found in scores.items() if found]
+    told = f"{result.steps:,} updates, peak learning rate {result.learning_rate:g}, seed {result.seed}"
+    return card(
+        [
+            f"{model}, fine-tuned on {result.dataset} (`{result.task}`, protocol `{result.protocol}`): {told}.\n",
+            f"## Use\n\n```python\nimport {module.group() if module else 'transformers'}\n\nprint({use})\n```\n",
+            f"## Scores\n\n{table(rows, head=('', *metrics))}",
+        ],
+        title=title,
+        library="sentence-transformers" if (folder / "modules.json").exists() else "transformers",
+        pipeline=Task.pipeline if has_head_file(folder) else prepared.task.pipeline,
+        base=result.model,
+        facts=card_facts(prepared.source.model),
+    )
 
 
 def _write_predictions(rows: Iterable[Prediction], path: Path) -> None:

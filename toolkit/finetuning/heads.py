@@ -1,8 +1,9 @@
 """Networks that are fine-tuned: encoders loaded whole or not at all, and the recipe's small head for whole inputs.
 
-EuroBERT has such a head of its own in transformers (`classifier_pooling="mean"`), so its stock class is used and the
-saved folder needs nothing of ours. Every other encoder gets the same head from here; its folder is the encoder's, with
-the head in a file beside it. All weights are fp32, whatever the folder holds.
+EuroBERT, ModernBERT and their like have such a head of their own in transformers (`classifier_pooling="mean"`), so
+their stock class is used and the saved folder needs nothing of ours. Every other encoder gets the same head from here;
+its folder is the encoder's, with the head in a file beside it, and without names of labels: a stock class would make a
+random head and answer under them. All weights are fp32, whatever the folder holds.
 
 Shapes: B inputs, S positions in an input, D model width.
 """
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
@@ -29,13 +31,12 @@ _HEAD_FILE = "head.safetensors"
 class MeanPoolingClassifier(nn.Module):
     """Masked mean of the last hidden states -> dense -> GELU -> linear, over any encoder."""
 
-    def __init__(self, encoder: PreTrainedModel) -> None:
+    def __init__(self, encoder: PreTrainedModel, num_outputs: int) -> None:
         super().__init__()
         config = encoder.config
-        assert config.num_labels is not None
         self.encoder = encoder
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, num_outputs)
         deviation = getattr(config, "initializer_range", 0.02)
         for layer in (self.dense, self.classifier):
             nn.init.normal_(layer.weight, std=deviation)
@@ -98,10 +99,14 @@ def load_network(
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
     """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear."""
-    named: dict[str, Any] = {"labels": labels, "problem_type": problem_type}
-    if source.config.model_type == "eurobert":
-        return load_network(AutoModelForSequenceClassification, source, **named, classifier_pooling="mean")
-    return MeanPoolingClassifier(load_network(AutoModel, source, **named))
+    kind = type(source.config)
+    if hasattr(kind, "classifier_pooling") and kind in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        changes: dict[str, Any] = {"problem_type": problem_type, "classifier_pooling": "mean"}
+        return load_network(AutoModelForSequenceClassification, source, labels=labels, **changes)
+    # Numbered as in a configuration without labels, which then has none: MODEL may be a classifier itself.
+    unnamed = [f"LABEL_{number}" for number in range(2)]
+    encoder = load_network(AutoModel, source, labels=unnamed, problem_type=None)
+    return MeanPoolingClassifier(encoder, len(labels))
 
 
 def save_classifier(classifier: nn.Module, folder: Path) -> None:
@@ -121,11 +126,14 @@ def has_head_file(folder: Path) -> bool:
     return (folder / _HEAD_FILE).is_file()
 
 
-def load_classifier(folder: Path) -> nn.Module:
+def load_classifier(folder: Path | str) -> nn.Module:
     """The fine-tuned model of a `model/` folder, in fp32 and ready for prediction: ids and mask in, logits out."""
+    folder = Path(folder)
     if not has_head_file(folder):
         whole: nn.Module = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
         return whole.eval()
-    classifier = MeanPoolingClassifier(AutoModel.from_pretrained(folder, dtype=torch.float32))
-    classifier.load_state_dict(load_file(folder / _HEAD_FILE), strict=False)
+    head = load_file(folder / _HEAD_FILE)
+    encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
+    classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]))
+    classifier.load_state_dict(head, strict=False)
     return classifier.eval()

@@ -1,9 +1,16 @@
 """Token ids from texts: as the tokenizer makes them, and as the paper's authors do."""
 
+import copy
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from tokenization.backend import framing_post_processor
+from tokenization.frame import Frame, post_processor_frame
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.source import EncoderSource
@@ -11,56 +18,72 @@ from toolkit.finetuning.source import EncoderSource
 Encoded = dict[str, list[int]]
 
 
+def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper"]) -> EncoderSource:
+    """The encoder with a tokenizer that makes inputs by itself: here, and wherever the fine-tuned folder is loaded.
+
+    `standard` keeps what the tokenizer puts around a text, adds its end of text where it adds none, and puts a line
+    break between the texts of a pair where it has no template for pairs. `paper` has an end of text alone.
+
+    Raises:
+        UserError: something has to be added, and the tokenizer is none that could be changed.
+    """
+    tokenizer, is_paper = copy.deepcopy(source.tokenizer), protocol == "paper"
+    end_id = missing_end_id(tokenizer)
+    has_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
+    if is_paper or end_id is not None or not has_template:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise UserError(
+                f"the tokenizer of {source.model} ({type(tokenizer).__name__}) adds no end to a text, or nothing "
+                "between two, and is not a tokenizer.json that could be changed. Use an encoder with one."
+            )
+        frame = Frame() if is_paper else post_processor_frame(backend)
+        end_id = tokenizer.eos_token_id if is_paper else end_id
+        back = [*frame.back, *([] if end_id is None else [end_id])]
+        if is_paper:
+            between = []
+        elif has_template:
+            owners = (pair := tokenizer("a", "a")).sequence_ids(0)
+            between = pair.input_ids[len(owners) - owners[::-1].index(0) : owners.index(1)]
+        else:
+            line_break = tokenizer("\n", add_special_tokens=False).input_ids
+            between = [token_id for token_id in line_break if token_id != tokenizer.unk_token_id]
+        content = json.loads(backend.to_str())
+        content["post_processor"] = framing_post_processor(backend, front=frame.front, back=back, between=between)
+        tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_object=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
+            clean_up_tokenization_spaces=False,
+            **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
+        )
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
+    tokenizer.model_max_length = paper_length(source) if is_paper else source.max_length
+    return replace(source, tokenizer=tokenizer)
+
+
 class InputBuilder:
-    """Builder of ids: what the tokenizer itself adds around a text, and an end-of-text token where it adds none.
+    """Builder of ids from texts and pairs of texts, as the tokenizer of `framed_source` makes them.
 
-    A pair goes through the tokenizer's own template for pairs; one that has none puts a line break between the two.
     What the tokenizer returns beyond the arguments that the encoder accepts is dropped.
-
-    Attributes:
-        max_length: tokens that the tokenizer itself may return; the end-of-text token that is added here comes on top.
-        pair_prefix: stands in front of the second text of a pair.
     """
 
     def __init__(self, source: EncoderSource) -> None:
-        tokenizer, max_length = source.tokenizer, source.max_length
-        self._tokenizer, self._accepted = tokenizer, source.accepted
-        self._end_id = missing_end_id(tokenizer)
-        self.max_length = max_length - (self._end_id is not None)
-        has_pair_template = tokenizer.num_special_tokens_to_add(pair=True) > tokenizer.num_special_tokens_to_add()
-        self.pair_prefix = "" if has_pair_template else "\n"
+        self._tokenizer, self._accepted, self._max_length = source.tokenizer, source.accepted, source.max_length
 
     def __call__(self, first: Sequence[str], pairs: Sequence[str] | None = None) -> tuple[list[Encoded], int]:
         """Encode texts, or pairs of texts; also returns how many were too long and were truncated."""
-        second = None if pairs is None else [self.pair_prefix + text for text in pairs]
-        self.check_room(num_texts=1 if pairs is None else 2)
+        second = None if pairs is None else list(pairs)
+        num_special = self._tokenizer.num_special_tokens_to_add(pair=second is not None)
+        check_room(self._max_length, num_special, num_texts=1 if second is None else 2)
         encoded = self._tokenizer(list(first), second, verbose=False)
-        num_cut = sum(len(ids) > self.max_length for ids in encoded.input_ids)
+        num_cut = sum(len(ids) > self._max_length for ids in encoded.input_ids)
         if num_cut:
-            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self.max_length)
+            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self._max_length)
         columns: dict[str, list[list[int]]] = dict(encoded)
         rows = [
             {name: list(values[row]) for name, values in columns.items() if name in self._accepted}
             for row in range(len(first))
         ]
-        return [self.close(row) for row in rows], num_cut
-
-    def check_room(self, *, num_texts: int) -> None:
-        """Refuse a `max_length` at which tokenizers drop the text, or truncate nothing at all."""
-        num_ends = int(self._end_id is not None)
-        num_special = self._tokenizer.num_special_tokens_to_add(pair=num_texts == 2) + num_ends
-        check_room(self.max_length + num_ends, num_special, num_texts=num_texts)
-
-    def close(self, row: Encoded) -> Encoded:
-        """A row as the tokenizer made it, with the end-of-text token where it added none."""
-        if self._end_id is None:
-            return row
-        added = {
-            "input_ids": self._end_id,
-            "attention_mask": 1,
-            "token_type_ids": (row.get("token_type_ids") or [0])[-1],
-        }
-        return {name: [*values, added[name]] for name, values in row.items()}
+        return rows, num_cut
 
 
 def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None:

@@ -21,6 +21,7 @@ from toolkit.core.plugins import Plugins
 from toolkit.core.settings import nearest
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
+from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -57,6 +58,8 @@ class Task(ABC, Generic[DataT]):
     """Given to decoders too; None leaves them as they are."""
     dtype: ClassVar[Precision | None] = None
     """Compute dtype; None: what training is fastest in."""
+    pipeline: ClassVar[str] = "feature-extraction"
+    """Of fine-tuned models, as the hub calls it."""
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings
@@ -86,6 +89,10 @@ class Task(ABC, Generic[DataT]):
         """Scores that may be the main metric under the settings, the family's own choice first."""
         protocol = self.settings.protocol
         return (self.metrics[protocol], *self.other_metrics.get(protocol, ()))
+
+    def framed(self, source: EncoderSource) -> EncoderSource:
+        """The encoder with the tokenizer that makes the inputs; fine-tuned folders have it too."""
+        return framed_source(source, protocol=self.settings.protocol)
 
     @abstractmethod
     def read(self, files: Mapping[Split, Path]) -> DataT:

@@ -11,10 +11,11 @@ from tests.support.hf_encoders import EOS, WORDS, save_encoder
 from tests.support.retrieval import word_collection, write_beir
 from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.finetuning import Initialization, Split, open_source
-from toolkit.finetuning.inputs import InputBuilder, paper_inputs, paper_length
+from toolkit.finetuning.inputs import InputBuilder, framed_source, paper_inputs, paper_length
 from toolkit.finetuning.ir.embedding import new_embedder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.task import Retrieval, RetrievalSettings
+from toolkit.model_folder import save_tokenizer
 from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
@@ -72,9 +73,11 @@ def test_any_encoder_learns_and_its_folder_answers_alike(tmp_path, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_folder_tokenizes_as_other_families_do(tmp_path, family):
-    source = open_source(str(save_encoder(family, tmp_path / family)), max_length=10)
+    source = framed_source(
+        open_source(str(save_encoder(family, tmp_path / family)), max_length=10), protocol="standard"
+    )
     texts = ["w1", "w2 w3 unknown", " ".join(WORDS)]
-    embedder = new_embedder(source, protocol="standard", prompts={"query": "", "document": ""})
+    embedder = new_embedder(source, prompts={"query": "", "document": ""})
     ours, _ = InputBuilder(source)(texts)
     batch = embedder.preprocess(texts)
     rows = [
@@ -89,7 +92,8 @@ def test_the_folder_tokenizes_as_other_families_do(tmp_path, family):
 def test_the_paper_adds_an_end_alone(tmp_path):
     for family in ("eurobert", "bert"):
         source = replace(open_source(str(save_encoder(family, tmp_path / family))), max_length=2048)
-        embedder = new_embedder(source, protocol="paper", prompts={"query": "Query: ", "document": "Document: "})
+        source = framed_source(source, protocol="paper")
+        embedder = new_embedder(source, prompts={"query": "Query: ", "document": "Document: "})
         texts = ["w1 w2", "w3"]
         ours, _ = paper_inputs(texts, source)
         ids = [embedder.tokenizer(text).input_ids for text in texts]
@@ -111,8 +115,8 @@ def test_training_follows_from_the_seed(tmp_path):
 @pytest.mark.parametrize("changes", [{}, {"chunk_rows": 2}, {"protocol": "paper"}])
 @pytest.mark.parametrize("num_negatives", [0, 1])
 def test_the_loss_by_hand(tmp_path, changes, num_negatives):
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
-    embedder = new_embedder(source, protocol="standard", prompts={"query": "", "document": ""})
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
+    embedder = new_embedder(source, prompts={"query": "", "document": ""})
     columns = [WORDS[:6], WORDS[6:12], WORDS[12:18]][: 2 + num_negatives]
     queries, *documents = (torch.from_numpy(embedder.encode(texts, normalize_embeddings=True)) for texts in columns)
     cosines = queries @ torch.cat(documents).T
@@ -157,12 +161,13 @@ def test_embeddings_are_those_of_the_weights_alone_after_bf16_training(tmp_path,
 
     monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "bf16")
     collection = word_collection(tmp_path / "words")
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
     task = Retrieval(QUICK)
     data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), collection))
     network, features = task.network(data, source), task.encode(data, source)
     task.fit(network, features[Split.TRAIN], source, folder=tmp_path / "training")
     task.save(network, tmp_path / "out" / "model", data)
+    save_tokenizer(tmp_path / "out" / "model", source.tokenizer)
     np.testing.assert_array_equal(network.encode(WORDS), reloaded(tmp_path / "out").encode(WORDS))
 
 
@@ -218,7 +223,7 @@ def test_pairs_hold_title_and_text_and_judged_negatives(tmp_path, protocol, text
     task = Retrieval(RetrievalSettings(protocol=protocol))
     collection = small(tmp_path / "set", {"train": rows, "dev": rows, "test": rows}, texts=[(5, ""), (6, "w0")])
     data = task.read(dict.fromkeys(Split, collection))
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
     pairs = [row["pair"] for row in task.encode(data, source)[Split.TRAIN]]
     assert (pairs[0].query, pairs[0].positive) == ("w1", text)
     assert [len(pair.relevant) for pair in pairs] == [2, 2, 1]
@@ -272,7 +277,7 @@ def test_rankings_without_the_query_have_a_hundred_documents(tmp_path):
 def test_documents_that_two_splits_search_are_encoded_once(tmp_path, monkeypatch, has_same_documents):
     words = word_collection(tmp_path / "words")
     other = words if has_same_documents else small(tmp_path / "other", {"dev": [("q1", "d1", 1)]})
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
     task = Retrieval(QUICK)
     data = task.read({Split.TRAIN: words, Split.VALIDATION: other, Split.TEST: words})
     network, features = task.network(data, source), dict(task.encode(data, source))
@@ -328,8 +333,8 @@ def test_the_paper_fixes_prompts_and_loss():
 
 
 def test_equal_documents_come_in_the_order_of_the_corpus(tmp_path):
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
-    embedder = new_embedder(source, protocol="standard", prompts={"query": "", "document": ""})
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
+    embedder = new_embedder(source, prompts={"query": "", "document": ""})
     ((ranking,),) = search(embedder, [["w1"]], ["w2", "w1", "w1", "w1", "w1"], depth=3, rows=8)
     assert ranking.tolist() == [1, 2, 3]
 
@@ -337,8 +342,8 @@ def test_equal_documents_come_in_the_order_of_the_corpus(tmp_path):
 def test_search_is_exact_over_several_chunks(tmp_path, monkeypatch):
     from toolkit.finetuning.ir import embedding
 
-    source = open_source(str(save_encoder("eurobert", tmp_path / "model")))
-    embedder = new_embedder(source, protocol="standard", prompts={"query": "w7 ", "document": ""})
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
+    embedder = new_embedder(source, prompts={"query": "w7 ", "document": ""})
     documents = [f"{one} {other}" for one in WORDS[:9] for other in WORDS[9:20]]
     monkeypatch.setattr(embedding, "_DOCUMENTS_AT_ONCE", 10)
     found, *others = search(embedder, [WORDS[:5], WORDS[5:9]], documents, depth=20, rows=8)

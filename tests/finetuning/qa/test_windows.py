@@ -6,6 +6,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from tests.support.hf_encoders import CLS, EOS, SPECIALS, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
+from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.qa.windows import WindowBuilder
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
@@ -39,6 +40,7 @@ def windows_of(tokenizer, *pairs, max_length=100, overlap=2):
     names = frozenset({"input_ids", "attention_mask", "token_type_ids"})
     source = EncoderSource("model", PretrainedConfig(), tokenizer, max_length, names, Initialization.PRETRAINED)
     questions, contexts = zip(*pairs, strict=True)
+    source = framed_source(source, protocol="standard") if getattr(tokenizer, "backend_tokenizer", None) else source
     return WindowBuilder(source, overlap=overlap)(questions, contexts)
 
 
@@ -104,11 +106,12 @@ def test_offsets_lead_back_to_the_characters(name, max_length):
     assert found == {index for index, letter in enumerate(CONTEXT) if letter.strip()}
 
 
-def test_a_token_of_line_break_and_context_belongs_to_the_context():
-    merged = plain_tokenizer()
-    merged.backend_tokenizer.pre_tokenizer = None
-    (windows,), _ = windows_of(merged, ("w1", "w2"))
-    assert windows[0].offsets.tolist() == [[-1, -1], [0, 2], [-1, -1]]
+def test_a_line_break_between_the_texts_is_neither_the_contexts_nor_the_null_position():
+    tokenizer = TOKENIZERS["bytes"]()
+    (windows,), _ = windows_of(tokenizer, ("w", "xy"))
+    assert tokenizer.convert_ids_to_tokens(ids_of(windows)[0]) == ["w", "Ċ", "x", "y", "<eos>"]
+    assert windows[0].offsets.tolist() == [[-1, -1], [-1, -1], [0, 1], [1, 2], [-1, -1]]
+    assert windows[0].null_position == 4
 
 
 def test_no_room_and_no_offsets_are_refused():

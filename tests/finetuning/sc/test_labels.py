@@ -44,9 +44,8 @@ def read_lines(path):
 def classified(folder, rows, load):
     """Logits of a saved model, one text at a time."""
     classifier, tokenizer = load(folder / "model"), AutoTokenizer.from_pretrained(folder / "model")
-    end = " <eos>" if tokenizer.eos_token else ""
     with torch.no_grad():
-        return [classifier(**tokenizer(row["text"] + end, return_tensors="pt")).logits[0] for row in rows]
+        return [classifier(**tokenizer(row["text"], return_tensors="pt")).logits[0] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,8 @@ def test_numbers_are_predicted_in_their_unit_and_the_saved_model_says_the_same(t
     logits = classified(output, rows[96:], load)
     assert [float(row) for row in logits] == pytest.approx(prediction, rel=1e-6)
     config = json.loads((output / "model" / "config.json").read_text())
-    assert (config["problem_type"], config["id2label"]) == ("regression", {"0": "number"})
+    of_head = ("regression", {"0": "number"}) if family == "eurobert" else (None, None)
+    assert (config.get("problem_type"), config.get("id2label")) == of_head
     assert not (output / "model" / "labels.json").exists()
 
 
@@ -110,8 +110,10 @@ def test_sets_are_learnt_and_the_saved_model_says_the_same(tmp_path, family, loa
     logits = classified(output, rows[128:], load)
     assert [(row > 0).tolist() for row in logits] == prediction
     config = json.loads((output / "model" / "config.json").read_text())
-    assert config["problem_type"] == "multi_label_classification"
-    assert config["id2label"] == {"0": "w1", "1": "w2", "2": "w3"}
+    of_head = (
+        ("multi_label_classification", {"0": "w1", "1": "w2", "2": "w3"}) if family == "eurobert" else (None, None)
+    )
+    assert (config.get("problem_type"), config.get("id2label")) == of_head
 
 
 def test_scores_of_sets_of_a_case_done_by_hand():

@@ -57,10 +57,7 @@ def test_any_encoder_learns_and_its_folder_loads(tmp_path, files, family):
     assert hits / len(rows) == written["test"]["accuracy"]
 
     classifier, tokenizer = load_classifier(output / "model"), AutoTokenizer.from_pretrained(output / "model")
-    end = "" if family != "eurobert" else " <eos>"
-    answers = [
-        int(classifier(**tokenizer(row["text"] + end, return_tensors="pt")).logits.argmax()) for row in rows[:10]
-    ]
+    answers = [int(classifier(**tokenizer(row["text"], return_tensors="pt")).logits.argmax()) for row in rows[:10]]
     assert answers == [row["prediction"] for row in predictions[:10]]
     assert json.loads((output / "model" / "labels.json").read_text()) == [0, 1]
 
@@ -71,15 +68,16 @@ def test_auto_model_finds_the_trained_encoder(tmp_path, files, family):
     finetune("sc", model, output=output, settings=QUICK, **files)
     before, after = AutoModel.from_pretrained(model), AutoModel.from_pretrained(output / "model")
     whole = load_classifier(output / "model")
-    inside = whole.base_model if family == "eurobert" else whole.encoder
+    inside = whole.base_model if family in ("eurobert", "modernbert") else whole.encoder
     for name, weight in after.state_dict().items():
         assert torch.equal(weight, inside.state_dict()[name]), name
     embedding = [encoder.get_input_embeddings().weight for encoder in (before, after)]
     assert not torch.equal(*embedding)
 
 
-def test_eurobert_is_saved_as_its_stock_classifier_with_mean_pooling(tmp_path, files):
-    model = save_encoder("eurobert", tmp_path / "model")
+@pytest.mark.parametrize("family", ["eurobert", "modernbert"])
+def test_a_stock_classifier_with_mean_pooling_is_saved_where_there_is_one(tmp_path, files, family):
+    model = save_encoder(family, tmp_path / "model")
     finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)
     stock, report = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "out" / "model", output_loading_info=True

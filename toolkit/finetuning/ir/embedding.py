@@ -1,110 +1,56 @@
 """Encoders that give one vector to a text, as SentenceTransformers, and exact search with them.
 
-A SentenceTransformer tokenizes by itself, in training, in our search and wherever its folder is loaded. So what an
-input needs beyond the encoder's own tokenizer, an end-of-text token above all, becomes part of the folder's tokenizer.
+A SentenceTransformer tokenizes by itself, in training, in our search and wherever its folder is loaded.
 
 Shapes: Q queries, C documents of a chunk, D width of the vectors.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer
-from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoModel, PreTrainedModel
 
-from tokenization.backend import framing_post_processor
-from tokenization.frame import post_processor_frame
 from toolkit.core.console import progress, quiet_transformers
-from toolkit.core.errors import UserError
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.inputs import check_room, missing_end_id, paper_length
+from toolkit.finetuning.inputs import check_room
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.trainer import right_padding, settle_accelerator
+from toolkit.finetuning.trainer import settle_accelerator
+from toolkit.model_folder import save_tokenizer, write_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _DOCUMENTS_AT_ONCE = 4096
-_PROBE = "The quick brown fox jumps over 13 lazy dogs."
 
 
-def new_embedder(
-    source: EncoderSource, *, protocol: Literal["standard", "paper"], prompts: dict[str, str]
-) -> "SentenceTransformer":
+def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "SentenceTransformer":
     """An encoder with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
 
-    `standard` keeps what the tokenizer adds around a text, and adds an end where it adds none; `paper` adds an
-    end-of-text token alone, and truncates at 99 % of what the model takes. Prompts, by name (`query`, `document`),
-    stand in front of texts.
+    Prompts, by name (`query`, `document`), stand in front of texts.
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    encoder = load_network(AutoModel, source)
-    tokenizer = _tokenizer(source, protocol=protocol)
+    encoder, tokenizer = load_network(AutoModel, source), source.tokenizer
     check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
-    # The module reads a folder only; the encoder itself is the one that was loaded and checked.
+    # It reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
-        encoder.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        transformer = Transformer(folder)
-    transformer.model = encoder
-    transformer.max_seq_length = tokenizer.model_max_length
-    if transformer.tokenizer(_PROBE).input_ids != tokenizer(_PROBE).input_ids:
-        raise UserError(
-            f"the tokenizer of {source.model} ({type(source.tokenizer).__name__}) gives other ids once it is saved and "
-            "loaded. Use an encoder whose tokenizer is a tokenizer.json."
-        )
-    pooling = Pooling(encoder.config.hidden_size, pooling_mode="mean")
-    return SentenceTransformer(
-        modules=[transformer, pooling], prompts=prompts, similarity_fn_name="cosine", device="cpu"
-    )
+        save_tokenizer(Path(folder), tokenizer)
+        save_encoder(Path(folder), encoder, longest=tokenizer.model_max_length, prompts=prompts)
+        embedder = SentenceTransformer(folder, device="cpu")
+    module: Any = embedder[0]
+    module.model = encoder
+    return embedder
 
 
-def _tokenizer(source: EncoderSource, *, protocol: str) -> PreTrainedTokenizerBase:
-    tokenizer = source.tokenizer
-    if protocol == "paper":
-        back = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        return _limited(_framed(source, front=[], back=back), paper_length(source))
-    end_id = missing_end_id(tokenizer)
-    if end_id is None:
-        return _limited(tokenizer, source.max_length)
-    frame = post_processor_frame(_backend(source))
-    return _limited(_framed(source, front=frame.front, back=[*frame.back, end_id]), source.max_length)
-
-
-def _framed(source: EncoderSource, *, front: Sequence[int], back: Sequence[int]) -> PreTrainedTokenizerBase:
-    """The tokenizer with other special ids around a text, of a class that reads them from its file again."""
-    tokenizer, backend = source.tokenizer, _backend(source)
-    content = json.loads(backend.to_str())
-    content["post_processor"] = framing_post_processor(backend, front=front, back=back)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
-        model_input_names=[name for name in tokenizer.model_input_names if name in source.accepted],
-        clean_up_tokenization_spaces=False,
-        **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
-    )
-
-
-def _backend(source: EncoderSource) -> Tokenizer:
-    backend = getattr(source.tokenizer, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise UserError(
-            f"the tokenizer of {source.model} ({type(source.tokenizer).__name__}) adds no end to a text and is not a "
-            "tokenizer.json that could be changed. Use an encoder with one."
-        )
-    return backend
-
-
-def _limited(tokenizer: PreTrainedTokenizerBase, longest: int) -> PreTrainedTokenizerBase:
-    padded = right_padding(tokenizer)
-    padded.model_max_length = longest
-    return padded
+def save_encoder(folder: Path, encoder: PreTrainedModel, *, longest: int, prompts: Mapping[str, str | None]) -> None:
+    """Write an encoder, and the modules that make a SentenceTransformer of its folder."""
+    encoder.save_pretrained(folder)
+    write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=prompts)
 
 
 def search(

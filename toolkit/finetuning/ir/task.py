@@ -15,7 +15,7 @@ from toolkit.core.text import counted
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection, Judgements
 from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
-from toolkit.finetuning.ir.embedding import new_embedder, search
+from toolkit.finetuning.ir.embedding import new_embedder, save_encoder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -79,6 +79,7 @@ class Retrieval(Task[JudgedSplits]):
     """Mean pooling, trained against the other documents of a batch; exact search of the whole collection."""
 
     name: ClassVar[str] = "ir"
+    pipeline: ClassVar[str] = "sentence-similarity"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "ndcg@10", "paper": "paper_ndcg@10"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("mrr@10", "recall@100")}
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
@@ -140,7 +141,7 @@ class Retrieval(Task[JudgedSplits]):
         """The encoder with mean pooling, which tokenizes by itself."""
         settings = self.settings.in_force
         prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
-        return new_embedder(source, protocol=self.settings.protocol, prompts=prompts)
+        return new_embedder(source, prompts=prompts)
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
@@ -234,7 +235,9 @@ class Retrieval(Task[JudgedSplits]):
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
-        cast("SentenceTransformer", network).save(str(folder), create_model_card=False)
+        embedder = cast("SentenceTransformer", network)
+        module: Any = embedder[0]
+        save_encoder(folder, module.model, longest=module.max_seq_length, prompts=embedder.prompts)
 
 
 def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:

@@ -66,6 +66,10 @@ class MinimalPairs(Task[list[Pair]]):
             raise UserError(f"{path}: no {' or '.join(_IN_FOLDERS)} file in this folder. Give the folder of the pairs.")
         return found
 
+    def framed(self, source: EncoderSource) -> EncoderSource:
+        """The encoder as it is: a sentence is scored between what its own tokenizer puts around it."""
+        return source
+
     def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
         """Ids as the tokenizer frames texts, the good sentence of each pair before the bad one, and scored positions.
 

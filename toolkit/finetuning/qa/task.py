@@ -61,6 +61,7 @@ class QuestionAnswering(Task[Questions]):
     """Answers by their first and last token. Made with settings of the protocol `paper`, it is of the paper's class."""
 
     name: ClassVar[str] = "qa"
+    pipeline: ClassVar[str] = "question-answering"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("exact_match",)}
     Settings: ClassVar[type[FinetuningSettings]] = QuestionAnsweringSettings

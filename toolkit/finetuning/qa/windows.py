@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import BatchEncoding
 
-from toolkit.finetuning.inputs import Encoded, InputBuilder, check_tells_offsets
+from toolkit.finetuning.inputs import Encoded, check_room, check_tells_offsets
 from toolkit.finetuning.source import EncoderSource
 
 _AT_ONCE = 1000
@@ -41,7 +41,7 @@ class Window:
 
 
 class WindowBuilder:
-    """Questions and contexts as windows, each made as the tokenizer makes pairs (see `InputBuilder`).
+    """Questions and contexts as windows, each made as the tokenizer makes pairs (see `framed_source`).
 
     Neighbours share `overlap` tokens, at most half of a window's stretch of the context. Questions that would take more
     than half of an input lose their end.
@@ -49,10 +49,11 @@ class WindowBuilder:
 
     def __init__(self, source: EncoderSource, *, overlap: int) -> None:
         check_tells_offsets(source)
-        self._build, self._accepted = InputBuilder(source), source.accepted
-        self._build.check_room(num_texts=2)
-        self._tokenizer, self._overlap = source.tokenizer, overlap
-        self._room = self._build.max_length - source.tokenizer.num_special_tokens_to_add(pair=True)
+        self._tokenizer, self._accepted, self._overlap = source.tokenizer, source.accepted, overlap
+        self._max_length, num_special = source.max_length, source.tokenizer.num_special_tokens_to_add(pair=True)
+        check_room(self._max_length, num_special, num_texts=2)
+        self._room = self._max_length - num_special
+        self._special_ids = frozenset(source.tokenizer.all_special_ids)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> tuple[list[list[Window]], int]:
         """The windows of each pair, in order; also returns how many questions were truncated."""
@@ -88,9 +89,9 @@ class WindowBuilder:
         for overlap, numbers in groups.items():
             encoded = self._tokenizer(
                 [questions[number] for number in numbers],
-                [self._build.pair_prefix + contexts[number] for number in numbers],
+                [contexts[number] for number in numbers],
                 truncation="only_second",
-                max_length=self._build.max_length,
+                max_length=self._max_length,
                 stride=overlap,
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
@@ -101,18 +102,14 @@ class WindowBuilder:
         return [list(_covering(group, len(context))) for group, context in zip(windows, contexts, strict=True)]
 
     def _window(self, encoded: BatchEncoding, row: int) -> Window:
-        columns = {name: encoded[name][row] for name in encoded if name in self._accepted}
-        inputs = self._build.close({name: list(values) for name, values in columns.items()})
-        length = len(inputs["input_ids"])
-        offsets = np.full((length, 2), -1, np.int32)
+        inputs = {name: list(encoded[name][row]) for name in encoded if name in self._accepted}
+        offsets = np.full((len(inputs["input_ids"]), 2), -1, np.int32)
         of_context = np.array([text == 1 for text in encoded.sequence_ids(row)])
-        characters = np.array(encoded["offset_mapping"][row], np.int32) - len(self._build.pair_prefix)
-        # The prefix is not the context's, also where the tokenizer made one token of both.
-        of_context &= characters[:, 1] > 0
-        offsets[: len(of_context)][of_context] = np.maximum(characters[of_context], 0)
-        special = [*encoded["special_tokens_mask"][row], *[1] * (length - len(of_context))]
-        null_position = special.index(1) if 1 in special else 0
-        return Window(inputs, offsets, null_position, 0, 0)
+        offsets[of_context] = np.array(encoded["offset_mapping"][row], np.int32)[of_context]
+        # A line break that a template puts between the texts is no special token.
+        is_special = zip(encoded["special_tokens_mask"][row], inputs["input_ids"], strict=True)
+        special = (place for place, (added, token) in enumerate(is_special) if added and token in self._special_ids)
+        return Window(inputs, offsets, next(special, 0), 0, 0)
 
 
 def _covering(windows: list[Window], num_characters: int) -> Iterator[Window]:

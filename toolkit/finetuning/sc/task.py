@@ -60,6 +60,7 @@ class SequenceClassification(Task[LabelledTexts]):
     """A label for a text or a pair of texts, by mean pooling and a small head."""
 
     name: ClassVar[str] = "sc"
+    pipeline: ClassVar[str] = "text-classification"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "accuracy", "paper": "paper_accuracy"}
     Settings: ClassVar[type[FinetuningSettings]] = SequenceClassificationSettings
     settings: SequenceClassificationSettings

@@ -41,6 +41,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     """A tag for each word, by a linear layer over its first token (`paper`: over each of its tokens)."""
 
     name: ClassVar[str] = "tc"
+    pipeline: ClassVar[str] = "token-classification"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("precision", "recall")}
 

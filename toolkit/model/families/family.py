@@ -42,8 +42,6 @@ class HubForm:
     class_name: str
     config: dict[str, Any]
     """Values beyond those that all classes have."""
-    old_keys: dict[str, Any] = field(default_factory=dict)
-    """What older readers than transformers 5 look for in `config.json`."""
 
 
 class Family(ABC):

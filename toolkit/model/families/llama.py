@@ -65,17 +65,14 @@ class Llama(Family):
             "rms_norm_eps": settings.rms_norm_eps,
             "rope_parameters": _rope_scaling(settings) | {"rope_theta": settings.rope_theta},
         }
-        old_keys: dict[str, Any] = {"rope_theta": settings.rope_theta}
-        if settings.rope_scaling is not None:
-            old_keys["rope_scaling"] = _rope_scaling(settings)
         if is_encoder and architecture != "llama" and not settings.qk_norm:
-            return HubForm("eurobert", "EuroBertForMaskedLM", config | {"classifier_pooling": "mean"}, old_keys)
+            return HubForm("eurobert", "EuroBertForMaskedLM", config | {"classifier_pooling": "mean"})
         if is_encoder:
             # Nothing is generated, so no keys and values are kept for a next token.
             config |= {"is_causal": False, "use_cache": False}
         if settings.qk_norm:
-            return HubForm("qwen3", "Qwen3ForCausalLM", config, old_keys)
-        return HubForm("llama", "LlamaForCausalLM", config, old_keys)
+            return HubForm("qwen3", "Qwen3ForCausalLM", config)
+        return HubForm("llama", "LlamaForCausalLM", config)
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family`."""

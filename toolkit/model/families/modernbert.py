@@ -76,16 +76,11 @@ class ModernBert(Family):
             "layer_types": list(settings.layer_types),
             "rope_parameters": {key: {"rope_type": "default", "rope_theta": base} for key, base in angles.items()},
         }
-        old_keys = {
-            "global_rope_theta": settings.rope_theta,
-            "local_rope_theta": settings.local_rope_theta,
-            "global_attn_every_n_layers": settings.global_attn_every_n_layers,
-        }
         if is_encoder and architecture != "modernbert-decoder":
-            return HubForm("modernbert", "ModernBertForMaskedLM", config | {"classifier_pooling": "mean"}, old_keys)
+            return HubForm("modernbert", "ModernBertForMaskedLM", config | {"classifier_pooling": "mean"})
         if is_encoder:
             config |= {"is_causal": False, "use_cache": False}
-        return HubForm("modernbert-decoder", "ModernBertDecoderForCausalLM", config, old_keys)
+        return HubForm("modernbert-decoder", "ModernBertDecoderForCausalLM", config)
 
     def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:
         """See `Family`; without them, transformers takes those of ModernBERT's own tokenizer."""

@@ -1,0 +1,171 @@
+"""Model folders for others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
+
+The one writer of exports and of fine-tuned models. Everything is in forms that readers of transformers 4 and of
+sentence-transformers 2 know; the newest libraries write forms that such readers refuse, or read as something else.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import toolkit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Library = Literal["transformers", "sentence-transformers"]
+CONFIG_FILE, CARD_FILE = "config.json", "README.md"
+_TOKENIZER, _TOKENIZER_CONFIG, _POOLING = "tokenizer.json", "tokenizer_config.json", "1_Pooling"
+_LIBRARY = "sentence_transformers.models"
+
+
+def add_old_keys(folder: Path) -> None:
+    """Add what transformers 4 looks for in `config.json`, and 5 has under another name: the bases of rotary angles."""
+    config = read_json(folder / CONFIG_FILE)
+    angles, layers = config.get("rope_parameters") or {}, config.get("layer_types") or []
+    old: dict[str, Any] = {}
+    if "full_attention" in angles:
+        globals_ = (number for number, kind in enumerate(layers) if number and kind == "full_attention")
+        old["global_attn_every_n_layers"] = next(globals_, len(layers))
+        old["global_rope_theta"] = angles["full_attention"]["rope_theta"]
+        if "sliding_attention" in angles:
+            old["local_rope_theta"] = angles["sliding_attention"]["rope_theta"]
+    elif "rope_theta" in angles:
+        old["rope_theta"] = angles["rope_theta"]
+        if angles.get("rope_type", "default") != "default":
+            old["rope_scaling"] = {key: value for key, value in angles.items() if key != "rope_theta"}
+    if old:
+        write_json(folder / CONFIG_FILE, config | old)
+
+
+def write_tokenizer(
+    folder: Path, content: dict[str, Any], *, config: Mapping[str, Any], longest: int, inputs: Sequence[str]
+) -> None:
+    """Write a tokenizer of the one class that all readers take, and that changes nothing in `tokenizer.json`.
+
+    Args:
+        folder: gets `tokenizer.json` and `tokenizer_config.json`.
+        content: of `tokenizer.json`.
+        config: names of the special tokens, `ROLE_token` and `additional_special_tokens`; other keys are kept.
+        longest: tokens of the longest input that the model takes.
+        inputs: what the model takes beside each other, such as `attention_mask`.
+    """
+    config = dict(config)
+    if isinstance(extra := config.pop("extra_special_tokens", None), list):
+        # transformers 4 takes no list under this name.
+        config["additional_special_tokens"] = extra
+    config |= {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": longest,
+        "model_input_names": list(inputs),
+    }
+    # What was last truncated or padded to is no part of a tokenizer, and other readers of the file obey it.
+    write_json(folder / _TOKENIZER, content | {"truncation": None, "padding": None})
+    write_json(folder / _TOKENIZER_CONFIG, config)
+
+
+def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Write a tokenizer that transformers loaded, by its `tokenizer.json`; one that has none, as its class does."""
+    if not tokenizer.is_fast:
+        tokenizer.save_pretrained(folder)
+        return
+    roles = {key: str(token) for key, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)}
+    extra = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        # A batch could not be padded otherwise; the mask hides whatever token it is.
+        roles["pad_token"] = str(tokenizer.eos_token)
+    write_tokenizer(
+        folder,
+        json.loads(tokenizer.backend_tokenizer.to_str()),
+        config=roles | ({"additional_special_tokens": extra} if extra else {}),
+        longest=tokenizer.model_max_length,
+        inputs=tokenizer.model_input_names,
+    )
+
+
+def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[str, str | None]) -> None:
+    """Write the files of sentence-transformers: the encoder, then the mean over all tokens; compared by the cosine.
+
+    `longest` tokens of a text are read; `prompts`, by name, stand in front of texts.
+    """
+    names = (("", "Transformer"), (_POOLING, "Pooling"))
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"{_LIBRARY}.{name}"}
+        for index, (path, name) in enumerate(names)
+    ]
+    whole = {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    pooling = {
+        "word_embedding_dimension": width,
+        # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+        "include_prompt": True,
+    }
+    (folder / _POOLING).mkdir()
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", whole)
+    write_json(folder / _POOLING / CONFIG_FILE, pooling)
+
+
+def card(
+    paragraphs: Iterable[str],
+    *,
+    title: str,
+    library: Library,
+    pipeline: str,
+    base: str | None = None,
+    facts: Mapping[str, str],
+) -> str:
+    """The text of a model card: a title and paragraphs below the metadata that the hub reads.
+
+    `base` is the model that this one was made from, said where it is an id of the hub; `facts` are those of its card
+    that still hold (`card_facts`).
+    """
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag=pipeline,
+        base_model=base if base is not None and base.count("/") == 1 and not Path(base).exists() else None,
+        tags=["encoder-pretraining-toolkit", *([library] if library == "sentence-transformers" else [])],
+        language=facts["language"].split() if "language" in facts else None,
+        license=facts.get("license"),
+    )
+    made = f"Written by encoder-pretraining-toolkit {toolkit.__version__}.\n"
+    text = "\n".join(part for part in (f"# {title}\n", *paragraphs, made) if part)
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+
+
+def card_facts(model: str | Path) -> dict[str, str]:
+    """What holds for models made from a folder, or a model of the hub, too: `license` and `language` (with blanks)."""
+    from huggingface_hub import ModelCard
+
+    with suppress(OSError, ValueError):
+        place = Path(model) / CARD_FILE if Path(model).is_dir() else model
+        data = ModelCard.load(place, ignore_metadata_errors=True).data.to_dict()
+        found = {key: data[key] for key in ("language", "license") if data.get(key)}
+        return {key: value if isinstance(value, str) else " ".join(map(str, value)) for key, value in found.items()}
+    return {}
+
+
+def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:
+    """A table of a card."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file, indented."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Content of a JSON file; nothing where there is none."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return content
