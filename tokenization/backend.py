@@ -67,7 +67,7 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
 def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
     """The backend with every named token special and the mask at its id; `backend` itself is not modified."""
     mask = names.roles["mask"]
-    if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
+    if backend.token_to_id(mask) == mask_id and not undeclared(backend, names.texts()):
         return backend
     ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
     with native_errors("the tokenizer cannot be written as a tokenizer.json"):
@@ -186,7 +186,8 @@ def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
     return json.dumps(parsed, ensure_ascii=False)
 
 
-def _undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
+def undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
+    """Those of these tokens that are not special."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [text for text in texts if text not in special]
 
@@ -195,6 +196,6 @@ def _declare(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> None:
     """Make tokens special, as transformers does with the ones that are named; a missing one gets the next id."""
     from tokenizers import AddedToken
 
-    new = [AddedToken(text, special=True, normalized=False) for text in _undeclared(backend, texts)]
+    new = [AddedToken(text, special=True, normalized=False) for text in undeclared(backend, texts)]
     if new:
         backend.add_special_tokens(new)

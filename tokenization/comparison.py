@@ -5,6 +5,7 @@ its classes change what a `tokenizer.json` or a SentencePiece model says: they a
 otherwise.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ PROBES = (
     "\n",
 )
 """Texts of many kinds of characters, with runs of each."""
-_SHOWN_IDS = 8
+_SHOWN_IDS, _HASHED_CHARACTERS = 8, 256
 # What both encode, transformers and the tokenizer here.
 _TEXTS = ("Call me Ishmael.", " A text may begin with a blank.", *PROBES)
 
@@ -61,6 +62,12 @@ def differing_texts(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -
 def _of_each_text(encoded: tuple[Ids, Lengths]) -> list[Ids]:
     ids, lengths = encoded
     return np.split(ids, np.cumsum(lengths)[:-1]) if lengths.size else []
+
+
+def hash_of_ends(text: str) -> int:
+    """32 bits of length, start and end of a text, to choose texts by: it costs the same for all."""
+    ends = text[:_HASHED_CHARACTERS] + text[-_HASHED_CHARACTERS:]
+    return zlib.crc32(ends.encode("utf-8", "surrogatepass"), len(text))
 
 
 def check_conversion(

@@ -21,6 +21,7 @@ from tokenization.backend import (
     fingerprint,
     framing_post_processor,
     settled,
+    undeclared,
     unknown_id,
     vocabulary_bytes,
 )
@@ -271,6 +272,11 @@ class Tokenizer:
             "tokenizer.json": content,
             "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
+
+    @property
+    def newly_special(self) -> list[str]:
+        """Tokens that are special in the saved files alone: a mask or an end that was decided here."""
+        return undeclared(self._backend, self._names.texts())
 
     @cached_property
     def source_digest(self) -> str:

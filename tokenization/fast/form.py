@@ -118,10 +118,10 @@ def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     return special, plain
 
 
-def numerals() -> Iterator[str]:
-    """Characters of Unicode that are numeric, but for the digits of ASCII."""
-    every = map(chr, range(0x80, 0x110000))
-    return (character for character in every if unicodedata.category(character)[0] == "N")
+def numerals_for_reference(tokenizer: Tokenizer) -> frozenset[str]:
+    """Characters that send a text to the reference where digits are cut: numeric, but for the digits of ASCII."""
+    every = map(chr, range(0x80, 0x110000 if cuts_digits(tokenizer) else 0x80))
+    return frozenset(character for character in every if unicodedata.category(character)[0] == "N")
 
 
 def sample_characters() -> Iterator[str]:

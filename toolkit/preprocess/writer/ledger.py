@@ -24,7 +24,6 @@ from toolkit.preprocess.readers import Reason
 
 LEDGER_NAME = "unfinished.jsonl"
 _MOST_NAMED = 8
-_SHOWN_CHARACTERS = 8
 
 
 class BadRow(Settings):
@@ -104,25 +103,6 @@ class Account:
 
 
 @dataclass
-class TextLosses:
-    """Characters in a sample of the texts, and those of them that the ids do not say, each as often as it occurs."""
-
-    sampled: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
-
-    def entry(self, counts: Counts) -> TextEntry:
-        """Entry in corpus.json of the documents that were counted."""
-        often = sorted(self.lost, key=lambda character: (-self.lost[character], character))
-        return TextEntry(
-            bytes=counts.text_bytes,
-            unknown_tokens=counts.unknown_tokens,
-            sampled_characters=self.sampled,
-            lost_characters=sum(self.lost.values()),
-            often_lost=" ".join(often[:_SHOWN_CHARACTERS]),
-        )
-
-
-@dataclass
 class Tally:
     """Counts over the rows read so far.
 
@@ -130,13 +110,13 @@ class Tally:
         kept: those that became documents of the corpus.
         held_out: those that became documents of the holdout.
         sources: the account of each source, by its name in corpus.json.
-        losses: of a sample, once all groups are written.
+        text: what the sample says of the text, once all groups are written.
     """
 
     kept: Counts = field(default_factory=Counts)
     held_out: Counts = field(default_factory=Counts)
     sources: dict[str, Account] = field(default_factory=dict)
-    losses: TextLosses = field(default_factory=TextLosses)
+    text: TextEntry | None = None
 
     @property
     def both(self) -> Counts:
