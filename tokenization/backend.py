@@ -92,10 +92,10 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 
 
-def unknown_id(backend: "tokenizers.Tokenizer", form: str) -> int | None:
+def unknown_id(backend: "tokenizers.Tokenizer", form: bytes) -> int | None:
     """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json`."""
     if type(backend.model).__name__ == "Unigram":  # which does not tell
-        stated = re.search(r'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
+        stated = re.search(rb'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
         return None if stated is None else int(stated[1])
     token = getattr(backend.model, "unk_token", None)
     return None if token is None else backend.token_to_id(token)
@@ -137,9 +137,9 @@ def vocabulary_bytes(backend: "tokenizers.Tokenizer", *, mask: str, mask_id: int
 
 def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:
     """Sha256, hex, over every id with its bytes (the mask included), the id in each role, and all special ids."""
-    digest = hashlib.sha256()
-    entries = sorted(vocabulary.items())
-    digest.update(b"".join(struct.pack("<II", token_id, len(content)) + content for token_id, content in entries))
+    digest, packed = hashlib.sha256(), struct.Struct("<II").pack
+    contents = ((token_id, vocabulary[token_id]) for token_id in sorted(vocabulary))
+    digest.update(b"".join([packed(token_id, len(content)) + content for token_id, content in contents]))
     for role in sorted(roles):
         digest.update(f"\n{role}={roles[role]}".encode())
     digest.update(f"\nspecial={sorted(special_ids)}".encode())

@@ -38,8 +38,7 @@ def saved_difference(tokenizer: Tokenizer, encoded: Mapping[str, Ids]) -> Differ
     texts = [text for text in encoded if not newly_special.is_in(text)]
     end, frame = tokenizer.appended_ids, tokenizer.frame
     content = tokenizer.files["tokenizer.json"]
-    # A converted form is saved as the text that it was read from.
-    saved = tokenizer.backend if content is tokenizer.form else Backend.from_str(content)
+    saved = tokenizer.backend if content is tokenizer.converted_form else Backend.from_buffer(content)
     saved.encode_special_tokens = not tokenizer.rules.parse_special_text
     num_framing = len(frame.front) + len(frame.back) - end.size
     found = [

@@ -162,7 +162,7 @@ def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_
         written = files(tokenizer)
         content = json.loads(written["tokenizer.json"])
         content["model"]["merges"] = content["model"]["merges"][:20]
-        return {**written, "tokenizer.json": json.dumps(content)}
+        return {**written, "tokenizer.json": json.dumps(content).encode()}
 
     monkeypatch.setattr(Tokenizer, "files", property(damaged))
     monkeypatch.setattr(program, "_LONG_BYTES", 0 if is_long else 1 << 30)

@@ -13,7 +13,7 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings, explain
+from toolkit.core.settings import Record, explain
 from toolkit.core.text import home_hint, quoted
 from toolkit.core.types import FileName
 from toolkit.data.corpus.shard_table import Count, Sha256, ShardEntry, ShardTable, read_entries
@@ -23,7 +23,7 @@ DROPPED_FILE = "dropped.jsonl"
 """Side file of a corpus: a line for each document that was left out of it as a near-duplicate or a test text."""
 
 
-class SpecialIds(Settings):
+class SpecialIds(Record):
     """The ids of the named special tokens; None where the tokenizer has none."""
 
     bos: Count | None
@@ -32,7 +32,7 @@ class SpecialIds(Settings):
     mask: Count | None
 
 
-class FrameEntry(Settings):
+class FrameEntry(Record):
     """The ids that stand around every document."""
 
     front: Annotated[tuple[Count, ...], Field(strict=False)]
@@ -45,7 +45,7 @@ class FrameEntry(Settings):
         return f"{front} in front, {back} behind"
 
 
-class EncodingEntry(Settings):
+class EncodingEntry(Record):
     """Record of how texts became ids."""
 
     parse_special_text: bool
@@ -58,7 +58,7 @@ class EncodingEntry(Settings):
     """What that puts around every document; None in a corpus that does not say."""
 
 
-class TokenizerEntry(Settings):
+class TokenizerEntry(Record):
     """The tokenizer that made the ids."""
 
     fingerprint: str
@@ -85,7 +85,7 @@ class TokenizerEntry(Settings):
         return self
 
 
-class SourceEntry(Settings):
+class SourceEntry(Record):
     """The account of one source."""
 
     documents: Count
@@ -98,7 +98,7 @@ class SourceEntry(Settings):
     """Its other rows, by reason."""
 
 
-class TextEntry(Settings):
+class TextEntry(Record):
     """The text of a corpus, and what its tokens do not say of it."""
 
     bytes: Count
@@ -130,7 +130,7 @@ def _percent(share: float) -> str:
     return "less than 0.01 %" if share < 1e-4 else f"{100 * share:.3g} %"
 
 
-class DroppedEntry(Settings):
+class DroppedEntry(Record):
     """Documents that were left out as near-duplicates, or for the test texts that they hold."""
 
     sha256: Sha256
@@ -144,7 +144,7 @@ def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> Shard
     return value if isinstance(value, ShardTable) else ShardTable(check(value))
 
 
-class CorpusManifest(Settings):
+class CorpusManifest(Record):
     """Everything `corpus.json` says; `manifest_sha256` is filled in when it is written."""
 
     documents: Count

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings
+from toolkit.core.settings import Record
 from toolkit.core.text import counted, first_few, printable
 from toolkit.data import ShardEntry, TextEntry
 from toolkit.preprocess.readers import Reason
@@ -26,7 +26,7 @@ LEDGER_NAME = "unfinished.jsonl"
 _MOST_NAMED = 8
 
 
-class BadRow(Settings):
+class BadRow(Record):
     """The first row that was bad for some reason, to show to the user."""
 
     row: int
@@ -143,7 +143,7 @@ class Tally:
         self.sources |= later.sources
 
 
-class Place(Settings):
+class Place(Record):
     """Place in the sources of a group; every row before it is done."""
 
     source: int = 0
@@ -156,7 +156,7 @@ class Place(Settings):
     """Rows of the source that are done."""
 
 
-class Step(Settings):
+class Step(Record):
     """A line of the ledger: shards that were finished since the line before, and where to resume after them."""
 
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
