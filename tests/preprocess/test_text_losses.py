@@ -202,3 +202,20 @@ def test_texts_with_one_footer_are_sampled_apart(tokenizer_folder):
     rows = [Row(f"{number} {'x' * 900} All rights reserved. {'-' * 80}") for number in range(300)]
 
     assert 50 < len(encode(Span(0, 1, lambda: rows)).sample) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "is_noted"), [({}, True), ({"eod": "<|endoftext|>"}, False), ({"eod": "<|im_end|>"}, False)]
+)
+def test_the_end_of_a_turn_as_end_of_documents_is_noted(prepare, write_jsonl, tmp_path, given, is_noted):
+    """As chat models name it, whose vocabulary has the end of pretraining as well."""
+    backend, folder = byte_level(sorted(pre_tokenizers.ByteLevel.alphabet())), tmp_path / "chat"
+    backend.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    folder.mkdir()
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+
+    found = notes(prepare(write_jsonl("a.jsonl", ["the miller"]), tokenizer=str(folder), **given))
+    assert [("end with <|im_end|>" in note, "--eod '<|endoftext|>'" in note) for note in found] == [
+        (True, True)
+    ] * is_noted
