@@ -196,7 +196,7 @@ class Tokenizer:
             suspects = np.flatnonzero(self._num_inside(self._is_special, ids, lengths) > 0).tolist()
         hits = np.zeros(len(texts), dtype=np.int64)
         for number in suspects:
-            hits[number] = self._special_text.count([texts[number]])
+            hits[number] = self._special_text.count(texts[number])
         return hits
 
     def unknown_counts(self, ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from typing import Literal
 
 from tokenization import CannotEncode, FastBackend, FastUnavailable, Tokenizer
@@ -28,7 +27,7 @@ _FAST_CHARACTERS = 8 << 20
 _TRIAL_CHARACTERS = 2_000_000
 # The reference encodes so much in less time than it takes to open the fast backend of a large vocabulary.
 _SHORT_CHARACTERS = 1_000_000
-_TRIAL_PIECE_CHARACTERS = 100_000
+_NUM_PIECES = 20
 # Ends of documents in pretraining; of two that a vocabulary has, the first one.
 _PRETRAINING_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
@@ -54,9 +53,10 @@ def choose_backend(
     """
     if engine == "reference":
         return reference_backend(tokenizer, "asked for with --engine reference")
-    pieces = _trial(texts)
-    if sum(map(len, chain.from_iterable(pieces))) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
+    trial = list(_trial(texts))
+    if sum(map(len, trial)) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
         return reference_backend(tokenizer, "the text is short")
+    pieces = [trial[start::_NUM_PIECES] for start in range(min(_NUM_PIECES, len(trial)))]  # for several cores
     with ThreadPoolExecutor() as pool:
         # The reference takes a second for the trial; opening the fast backend takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
@@ -99,19 +99,14 @@ def reference_backend(tokenizer: Tokenizer, why: str) -> BackendChoice:
     return BackendChoice(tokenizer, _REFERENCE_CHARACTERS, why)
 
 
-def _trial(texts: Iterator[str]) -> list[list[str]]:
-    """The first 2 MB of the input, in pieces for several cores."""
-    pieces: list[list[str]] = [[]]
-    missing = room = _TRIAL_CHARACTERS
+def _trial(texts: Iterator[str]) -> Iterator[str]:
+    """The first 2 MB of the input."""
+    missing = _TRIAL_CHARACTERS
     for text in texts:
-        pieces[-1].append(text[:missing])
+        yield text[:missing]
         missing -= len(text)
         if missing <= 0:
-            break
-        if missing <= room - _TRIAL_PIECE_CHARACTERS:
-            pieces.append([])
-            room = missing
-    return pieces
+            return
 
 
 def proof_of(tokenizer: Tokenizer) -> CachedResult:
