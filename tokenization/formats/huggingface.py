@@ -47,12 +47,11 @@ def backend_from_json(content: bytes, path: Path) -> "tokenizers.Tokenizer":
         with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
             from tokenizers import Tokenizer as Backend
 
-            if _CHARSMAP.encode() in content:
-                for charsmap in _charsmaps(json.loads(content)["normalizer"]):
-                    check_charsmap(base64.b64decode(charsmap, validate=True))
+            for charsmap in _charsmaps(json.loads(content)["normalizer"] if _CHARSMAP.encode() in content else None):
+                check_charsmap(base64.b64decode(charsmap, validate=True))
             return Backend.from_buffer(content)
     except TokenizationError:
-        _text(content, path)  # where it is no text, an error says so
+        _text(content, path)  # an error says so where it is not text
         raise
 
 

@@ -94,10 +94,11 @@ def _texts(
     with closing(spans):
         for (number, span), rows in spans:
             texts = [row.text for row in rows if row.reason is None]
-            for place, row in enumerate(rows, start=accounts[number].rows + 1):
-                if row.reason is not None:
-                    accounts[number].skip(row.reason, BadRow(row=place, found=row.found))
-                    result.skipped[row.reason] += 1
+            numbered = enumerate(rows, start=accounts[number].rows + 1)
+            skipped = [(row.reason, place, row.found) for place, row in numbered if row.reason is not None]
+            for reason, place, found in skipped:
+                accounts[number].skip(reason, BadRow(row=place, found=found))
+                result.skipped[reason] += 1
             accounts[number].documents += len(texts)
             if settings.limit_documents is not None:
                 texts = texts[: settings.limit_documents - result.documents]
