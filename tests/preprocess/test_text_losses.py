@@ -90,7 +90,7 @@ KINDS = {
 
 def outcome(tokenizer, text):
     span = Span(0, len(text), lambda: [Row(text)])
-    encoded = SpanEncoder(tokenizer, tokenizer, 1 << 20, holdout=0.0, num_bytes=1)(span)
+    encoded = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=1)(span)
     if encoded.skipped:
         return {Reason.CANNOT_ENCODE: "B", Reason.EMPTY: "E"}[encoded.skipped[0][1].reason]
     assert encoded.sample == [text]
@@ -198,7 +198,7 @@ def test_the_sample_is_bounded_and_has_a_text_of_each_group(tokenizer_folder, tm
 
 def test_texts_with_one_footer_are_sampled_apart(tokenizer_folder):
     tokenizer = tokenization.load(tokenizer_folder)
-    encode = SpanEncoder(tokenizer, tokenizer, 1 << 20, holdout=0.0, num_bytes=32 * 3000)
+    encode = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=32 * 3000)
     rows = [Row(f"{number} {'x' * 900} All rights reserved. {'-' * 80}") for number in range(300)]
 
     assert 50 < len(encode(Span(0, 1, lambda: rows)).sample) < 200

@@ -31,6 +31,9 @@ _Result = TypeVar("_Result")
 # What `tokenizers` takes to encode a text, measured with WordPiece; looked at from a gigabyte on.
 _BYTES_PER_CHARACTER, _LARGE = 120, 1 << 30
 _SHOWN_CHARACTERS = 40
+# Of texts that are handed over at once: a tokenizer's own backend takes up to some 100 bytes of working memory for
+# each, the fast one a few.
+_OWN_CHARACTERS, _FAST_CHARACTERS = 1 << 19, 8 << 20
 # Of a group a document in so many bytes of text is looked at, but about so many at least and at most.
 _SAMPLED_BYTES, _FEWEST_SAMPLED, _MOST_SAMPLED = 4e6, 32, 1024
 
@@ -80,14 +83,12 @@ class SpanEncoder:
     """Reads and encodes spans; `tokenizer` counts special text, `backend` makes the ids.
 
     Attributes:
-        most_characters: texts are handed to the backend in batches of about this many characters.
         holdout: share of the documents that are held out.
         num_bytes: size of all sources that the spans are of.
     """
 
     tokenizer: Tokenizer
     backend: TokenizerBackend
-    most_characters: int
     holdout: float
     num_bytes: int
 
@@ -122,8 +123,9 @@ class SpanEncoder:
     def _encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], dict[int, Row]]:
         """Ids of all texts, the number of ids of each, and those that cannot be encoded, each as the row that it is."""
         encoded, refused = [(np.empty(0, np.uint32), np.empty(0, np.int64))], dict[int, Row]()
-        for batch in _batches(texts, self.most_characters):
-            if self.backend is self.tokenizer and self.tokenizer.kind is TokenizerKind.HUGGINGFACE:
+        is_own = self.backend is self.tokenizer
+        for batch in _batches(texts, _OWN_CHARACTERS if is_own else _FAST_CHARACTERS):
+            if is_own and self.tokenizer.kind is TokenizerKind.HUGGINGFACE:
                 _check_memory(len(batch[0]))
             try:
                 encoded.append(self.backend.encode_batch(batch))
