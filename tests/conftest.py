@@ -127,6 +127,8 @@ _LASTING = (
     "tqdm_monitor",
     # Of a hub that several tests of a file share, while a client keeps its connection; it ends with the hub.
     "process_request_thread",
+    # Of a library in Rust, which called Python in it once.
+    "Dummy-",
 )
 """Parts of names of threads that nobody can end between two tests."""
 

@@ -67,7 +67,7 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
 def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
     """The backend with every named token special and the mask at its id; `backend` itself is not modified."""
     mask = names.roles["mask"]
-    if backend.token_to_id(mask) == mask_id and not _undeclared(backend, names.texts()):
+    if backend.token_to_id(mask) == mask_id and not undeclared(backend, names.texts()):
         return backend
     ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
     with native_errors("the tokenizer cannot be written as a tokenizer.json"):
@@ -92,10 +92,10 @@ def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 
 
-def unknown_id(backend: "tokenizers.Tokenizer", form: str) -> int | None:
+def unknown_id(backend: "tokenizers.Tokenizer", form: bytes) -> int | None:
     """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json`."""
     if type(backend.model).__name__ == "Unigram":  # which does not tell
-        stated = re.search(r'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
+        stated = re.search(rb'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
         return None if stated is None else int(stated[1])
     token = getattr(backend.model, "unk_token", None)
     return None if token is None else backend.token_to_id(token)
@@ -137,9 +137,9 @@ def vocabulary_bytes(backend: "tokenizers.Tokenizer", *, mask: str, mask_id: int
 
 def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:
     """Sha256, hex, over every id with its bytes (the mask included), the id in each role, and all special ids."""
-    digest = hashlib.sha256()
-    entries = sorted(vocabulary.items())
-    digest.update(b"".join(struct.pack("<II", token_id, len(content)) + content for token_id, content in entries))
+    digest, packed = hashlib.sha256(), struct.Struct("<II").pack
+    contents = ((token_id, vocabulary[token_id]) for token_id in sorted(vocabulary))
+    digest.update(b"".join([packed(token_id, len(content)) + content for token_id, content in contents]))
     for role in sorted(roles):
         digest.update(f"\n{role}={roles[role]}".encode())
     digest.update(f"\nspecial={sorted(special_ids)}".encode())
@@ -187,7 +187,8 @@ def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
     return json.dumps(parsed, ensure_ascii=False)
 
 
-def _undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
+def undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
+    """Those of these tokens that are not special."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [text for text in texts if text not in special]
 
@@ -196,6 +197,6 @@ def _declare(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> None:
     """Make tokens special, as transformers does with the ones that are named; a missing one gets the next id."""
     from tokenizers import AddedToken
 
-    new = [AddedToken(text, special=True, normalized=False) for text in _undeclared(backend, texts)]
+    new = [AddedToken(text, special=True, normalized=False) for text in undeclared(backend, texts)]
     if new:
         backend.add_special_tokens(new)

@@ -29,7 +29,7 @@ class Form:
     """A tokenizer in the Hugging Face form, and its `tokenizer.json` where that is known already."""
 
     backend: "tokenizers.Tokenizer"
-    content: str | None = None
+    content: bytes | None = None
 
 
 def cached_form(
@@ -47,9 +47,9 @@ def cached_form(
     if (form := _read(path, key)) is not None:
         return form
     backend = convert()
-    content: str = backend.to_str(pretty=True)
+    content: bytes = backend.to_str(pretty=True).encode()
     with suppress(OSError):
-        _write(path, key, content.encode())
+        _write(path, key, content)
     return Form(backend, content)
 
 
@@ -60,10 +60,9 @@ def _read(path: Path, key: str) -> Form | None:
         header, _, content = path.read_bytes().partition(b"\n")
         if header != _header(key, content):
             return None
-        text = content.decode()
         with native_errors(f"{path} cannot be read"):
-            return Form(Backend.from_str(text), text)
-    except (OSError, ValueError, TokenizationError):
+            return Form(Backend.from_buffer(content), content)
+    except (OSError, TokenizationError):
         return None
 
 

@@ -121,7 +121,8 @@ def _from_folder(folder: Path, cache: Path | None, repository: str | None = None
 
 
 def _from_json(path: Path) -> TokenizerParts:
-    backend, digest = backend_from_json(path), _digest(read_content(path))
+    content = read_content(path)
+    backend, digest = backend_from_json(content, path), _digest(content)
     if path.name != TOKENIZER_FILE:
         return TokenizerParts(backend, SpecialNames(), digest=digest)
     folder = path.parent
@@ -151,7 +152,8 @@ def _with_configuration(parts: TokenizerParts, folder: Path) -> TokenizerParts:
 
 
 def _digest(*decisive: object) -> str:
-    return hashlib.sha256("\n".join(map(repr, decisive)).encode()).hexdigest()
+    parts = (hashlib.sha256(part).digest() if isinstance(part, bytes) else part for part in decisive)
+    return hashlib.sha256("\n".join(map(repr, parts)).encode()).hexdigest()
 
 
 def _from_file(path: Path, cache: Path | None) -> TokenizerParts:

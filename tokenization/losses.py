@@ -2,14 +2,15 @@
 
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
-from tokenization.comparison import first_difference
+from tokenization.comparison import first_difference, joined
 from tokenization.errors import Difference
-from tokenization.reference import HuggingFaceReference, Ids, Lengths
+from tokenization.reference import HuggingFaceReference, Ids
+from tokenization.special_tokens import SpecialTextCounter
 from tokenization.tokenizer import Tokenizer
 
 
@@ -32,24 +33,19 @@ def saved_difference(tokenizer: Tokenizer, encoded: Mapping[str, Ids]) -> Differ
     """Compare what `encode_batch` made of texts with the ids that the saved files give; None if all are equal."""
     from tokenizers import Tokenizer as Backend
 
-    # In a saved tokenizer the mask is a token, and in a text that is encoded here it is not.
-    texts = [text for text in encoded if tokenizer.mask.text not in text]
+    # In a saved tokenizer they are special, such as a new mask, and in a text that is encoded here they are not.
+    newly_special = SpecialTextCounter(tokenizer.newly_special)
+    texts = [text for text in encoded if not newly_special.is_in(text)]
     end, frame = tokenizer.appended_ids, tokenizer.frame
     content = tokenizer.files["tokenizer.json"]
-    # A converted form is saved as the text that it was read from.
-    saved = tokenizer.backend if content is tokenizer.form else Backend.from_str(content)
+    saved = tokenizer.backend if content is tokenizer.converted_form else Backend.from_buffer(content)
     saved.encode_special_tokens = not tokenizer.rules.parse_special_text
     num_framing = len(frame.front) + len(frame.back) - end.size
-    found = [
+    found = (
         np.concatenate([ids, end]) if ids.size > num_framing else end[:0]
         for ids in HuggingFaceReference(saved).encode(texts)
-    ]
-    return first_difference(texts, _joined([encoded[text] for text in texts]), _joined(found))
-
-
-def _joined(ids: Sequence[Ids]) -> tuple[Ids, Lengths]:
-    """Ids of all texts one after the other, and the number of each."""
-    return np.concatenate([np.empty(0, np.uint32), *ids]), np.fromiter(map(len, ids), np.int64, len(ids))
+    )
+    return first_difference(texts, joined(encoded[text] for text in texts), joined(found))
 
 
 def _read(tokenizer: Tokenizer, ids: Ids) -> str:

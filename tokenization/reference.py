@@ -89,7 +89,7 @@ class TokenizerParts:
     backend: "tokenizers.Tokenizer"
     names: SpecialNames
     digest: str
-    content: str | None = None
+    content: bytes | None = None
     reference: Reference | None = None
     folder: Path | None = None
     source: str | None = None

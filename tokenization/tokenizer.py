@@ -21,6 +21,7 @@ from tokenization.backend import (
     fingerprint,
     framing_post_processor,
     settled,
+    undeclared,
     unknown_id,
     vocabulary_bytes,
 )
@@ -63,10 +64,11 @@ class Tokenizer:
         rules: how texts are encoded, nothing left open.
         folder: of the configuration files next to the vocabulary; None if there are none.
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.
+        converted_form: the `tokenizer.json` that `backend` was read from, where the file was of another kind.
     """
 
     def __init__(self, parts: TokenizerParts, *, mask_token: str, eod: str | None, rules: EncodingRules) -> None:
-        names, self._digest, self._content = parts.names, parts.digest, parts.content
+        names, self._digest, self.converted_form = parts.names, parts.digest, parts.content
         self._backend = settled(parts.backend, names)
         self._reference: Reference = parts.reference or HuggingFaceReference(self._backend)
         self.rules = rules.settled(self.kind)
@@ -194,7 +196,7 @@ class Tokenizer:
             suspects = np.flatnonzero(self._num_inside(self._is_special, ids, lengths) > 0).tolist()
         hits = np.zeros(len(texts), dtype=np.int64)
         for number in suspects:
-            hits[number] = self._special_text.count([texts[number]])
+            hits[number] = self._special_text.count(texts[number])
         return hits
 
     def unknown_counts(self, ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
@@ -245,7 +247,7 @@ class Tokenizer:
         return completed(self._backend, self._names, mask_id=self.mask.id)
 
     @cached_property
-    def files(self) -> dict[str, str]:
+    def files(self) -> dict[str, bytes]:
         """Name and content of the files that `save` writes; equal tokenizers, equal files."""
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -257,20 +259,23 @@ class Tokenizer:
             config["additional_special_tokens"] = list(self._names.extra)
         # Not `_complete`: that one would stay in memory, and decoding alone needs it.
         complete = completed(self._backend, self._names, mask_id=self.mask.id)
-        content = self._content if complete is self._backend else None
-        if content is None:
-            content = complete.to_str(pretty=True)
+        content = self.form if complete is self._backend else complete.to_str(pretty=True).encode()
         own = self.own_frame
         # What is appended to documents is no part of the post-processor.
         back = own.back if self.frame.back[: len(own.back)] == own.back else ()
         if own != Frame(self.frame.front, back):
             parsed = json.loads(content)
             parsed["post_processor"] = framing_post_processor(self._backend, front=self.frame.front, back=back)
-            content = json.dumps(parsed, indent=2, ensure_ascii=False)
+            content = json.dumps(parsed, indent=2, ensure_ascii=False).encode()
         return {
             "tokenizer.json": content,
-            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
+            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n",
         }
+
+    @property
+    def newly_special(self) -> list[str]:
+        """Tokens that are special in the saved files alone: a mask or an end that was decided here."""
+        return undeclared(self._backend, self._names.texts())
 
     @cached_property
     def source_digest(self) -> str:
@@ -281,12 +286,12 @@ class Tokenizer:
     @cached_property
     def encoding_digest(self) -> str:
         """Sha256 over what turns a text into ids, before any end is added; no mask and no other role is part of it."""
-        return hashlib.sha256(f"{self.kind}\n{self.form}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.kind}\n".encode() + self.form).hexdigest()
 
     @cached_property
-    def form(self) -> str:
+    def form(self) -> bytes:
         """The backend's `tokenizer.json`. Kept, since a large vocabulary takes half a second to write."""
-        return self._content or self._backend.to_str()
+        return self.converted_form or self._backend.to_str(pretty=True).encode()
 
     def encoding(self) -> dict[str, Any]:
         """Record of how texts became ids, as plain data: the rules, and the frame as ids."""
@@ -299,6 +304,6 @@ class Tokenizer:
         post-processor is the one that `encode_batch` applies, and `encoding.json` says what else decided the ids.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        encoding = json.dumps({**self.encoding(), "source": self.source}, indent=2) + "\n"
+        encoding = json.dumps({**self.encoding(), "source": self.source}, indent=2).encode() + b"\n"
         for name, content in {**self.files, ENCODING_FILE: encoding}.items():
-            (folder / name).write_text(content, encoding="utf-8")
+            (folder / name).write_bytes(content)

@@ -68,6 +68,16 @@ def test_reading_stops_at_the_limit(monkeypatch, capsys, sources, tmp_path):
     assert "from 7 documents" in out
 
 
+def test_a_source_without_a_text_is_named_unless_the_limit_comes_first(monkeypatch, capsys, sources, tmp_path):
+    (sources / "e.jsonl").write_text('{"content": "a"}\n' * 3)
+    words = ["tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "made"]
+
+    code, _, err = toolkit(monkeypatch, capsys, *words)
+    assert (code, "source" in err, "e.jsonl gives no document: 3 rows missing field" in err) == (2, True, True)
+    assert f"--exclude {sources / 'e.jsonl'}" in err
+    assert toolkit(monkeypatch, capsys, *words, "--limit-documents", 200)[0] == 0
+
+
 def test_little_text_gives_fewer_ids_and_says_so(monkeypatch, capsys, tmp_path):
     (tmp_path / "a.txt").write_text("abc abc\n\nxyz", encoding="utf-8")
     words = ["--vocab-size", 5000, "--output", tmp_path / "made", "--txt-documents", "paragraph"]

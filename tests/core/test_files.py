@@ -110,23 +110,35 @@ def test_names_that_stay_in_their_folder() -> None:
     assert not any(map(is_inner_name, outside))
 
 
-@pytest.mark.parametrize("link", ["notes", "folder"])
-def test_a_copy_has_what_is_named_and_follows_no_link(tmp_path: Path, link: str) -> None:
-    source, secret = tmp_path / "source", tmp_path / "secret"
+def test_a_copy_has_what_is_named_also_behind_links(tmp_path: Path) -> None:
+    source, store = tmp_path / "source", tmp_path / "store"
     source.mkdir()
-    secret.mkdir()
-    for path in (source / "a", secret / "x"):
+    store.mkdir()
+    for path in (source / "a", store / "x"):
         path.write_bytes(b"123")
-    (source / "notes").symlink_to(secret / "x")
-    (source / "folder").symlink_to(secret)
+    (source / "notes").symlink_to(store / "x")
+    (source / "folder").symlink_to(store)
+    (source / "endless").symlink_to("/dev/zero")
     digest = hashlib.sha256(b"123").hexdigest()
     assert hash_folder(source) == {"a": digest}
-    copy_files(source, tmp_path / "copy", hash_folder(source))
-    assert _names(tmp_path / "copy") == ["a"]
-    with pytest.raises(UserError, match=r"source/.* is a link"):
-        copy_files(source, tmp_path / "copy", {"notes" if link == "notes" else "folder/x": digest})
-    with pytest.raises(UserError, match=r"source/a is damaged: expected SHA-256 0000.*, found a665"):
-        copy_files(source, tmp_path / "copy", {"a": "0" * 64})
+    copy_files(source, tmp_path / "copy", {"notes": digest, "folder/x": digest})
+    assert _names(tmp_path / "copy") == ["folder", "notes"]
+    assert not (tmp_path / "copy" / "notes").is_symlink()
+    for name, message in (("endless", "is not a regular file"), ("gone", "No such file")):
+        with pytest.raises((UserError, OSError), match=message):
+            copy_files(source, tmp_path / "copy", {name: digest})
+
+
+@pytest.mark.parametrize("name", ["a", "secret"])
+def test_a_copy_leaves_nothing_that_a_manifest_does_not_know(tmp_path: Path, name: str) -> None:
+    source, secret = tmp_path / "source", tmp_path / "secret"
+    source.mkdir()
+    for path in (source / "a", secret):
+        path.write_bytes(b"123")
+    (source / "secret").symlink_to(secret)
+    with pytest.raises(UserError, match=rf"source/{name} is damaged: expected SHA-256 0000.*, found a665"):
+        copy_files(source, tmp_path / "copy", {name: "0" * 64})
+    assert _names(tmp_path / "copy") == []
 
 
 def test_a_user_without_a_home_has_a_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,7 @@ def test_json_examples_are_what_they_show() -> None:
     }
     assert sum(map(len, examples.values())) == len(_all("json"))
     (corpus,), (ds_config, metrics), (result,), dropped = examples.values()
-    assert CorpusManifest.model_validate(corpus).documents == 2
+    assert CorpusManifest.model_validate_json(json.dumps(corpus)).documents == 2
     assert [line["reason"] for line in dropped] == [Reason.NEAR_DUPLICATE, Reason.TEST_TEXT]
     FinetuningResult.model_validate(result)
     table = _page("docs/training.md").text.partition("### metrics.jsonl")[2].partition("###")[0]

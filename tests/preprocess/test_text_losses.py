@@ -14,10 +14,11 @@ from tokenization.losses import lost_characters
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus, read_manifest
 from toolkit.inspection.corpora import measure_lengths, statistics
-from toolkit.preprocess import encoding
+from toolkit.preprocess import encoding, program, text_losses
 from toolkit.preprocess.encoding import SpanEncoder
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.summary import notes, summary_table
+from toolkit.preprocess.text_losses import keep_sample, look_at_sample
 
 TEXTS = ("the old miller", "The CAFÉ", "miller мельник", "мельник", "geese 🙂", "a\x04b", "\x01 \n")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -89,7 +90,7 @@ KINDS = {
 
 def outcome(tokenizer, text):
     span = Span(0, len(text), lambda: [Row(text)])
-    encoded = SpanEncoder(tokenizer, tokenizer, 1 << 20, holdout=0.0, num_bytes=1)(span)
+    encoded = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=1)(span)
     if encoded.skipped:
         return {Reason.CANNOT_ENCODE: "B", Reason.EMPTY: "E"}[encoded.skipped[0][1].reason]
     assert encoded.sample == [text]
@@ -152,17 +153,69 @@ def test_a_document_that_memory_does_not_hold_is_refused(prepare, write_jsonl, m
         prepare(write_jsonl("a.jsonl", ["a" * 1000]))
 
 
-def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_path, monkeypatch, is_long):
+    """Found before the work starts, where it takes long."""
     files = Tokenizer.files.func
 
     def damaged(tokenizer):
         written = files(tokenizer)
         content = json.loads(written["tokenizer.json"])
         content["model"]["merges"] = content["model"]["merges"][:20]
-        return {**written, "tokenizer.json": json.dumps(content)}
+        return {**written, "tokenizer.json": json.dumps(content).encode()}
 
     monkeypatch.setattr(Tokenizer, "files", property(damaged))
+    monkeypatch.setattr(program, "_LONG_BYTES", 0 if is_long else 1 << 30)
 
     with pytest.raises(UserError, match="would give other ids than its documents have: token"):
         prepare(write_jsonl("a.jsonl", sample_documents(5)))
     assert not (tmp_path / "corpus" / "corpus.json").exists()
+    assert (tmp_path / "corpus" / "groups" / "00000").exists() is not is_long
+
+
+def test_a_text_with_an_end_that_only_the_saved_tokenizer_reads_as_special_is_no_difference(
+    prepare, write_jsonl, tokenizer_folder, tmp_path
+):
+    source, bare = write_jsonl("a.jsonl", ["the miller the end"]), tmp_path / "bare.json"
+    bare.write_bytes((tokenizer_folder / "tokenizer.json").read_bytes())  # without names of special tokens
+
+    result = prepare(source, tokenizer=str(bare), eod="e")
+    assert (result.manifest.documents, result.tokenizer.newly_special[0]) == (1, "e")
+
+
+def test_the_sample_is_bounded_and_has_a_text_of_each_group(tokenizer_folder, tmp_path, monkeypatch):
+    for number in range(5):
+        folder = tmp_path / f"{number:05d}"
+        folder.mkdir()
+        for _ in range(2):  # as a group that was resumed notes them
+            keep_sample(folder, [letter * (number + 1) for letter in LETTERS])
+    tokenizer = tokenization.load(tokenizer_folder)
+
+    assert look_at_sample(tmp_path, tokenizer).sampled_characters == 26 * (1 + 2 + 3 + 4 + 5)
+    monkeypatch.setattr(text_losses, "_MOST_TEXTS", 5)
+    assert look_at_sample(tmp_path, tokenizer).sampled_characters == 1 + 2 + 3 + 4 + 5
+
+
+def test_texts_with_one_footer_are_sampled_apart(tokenizer_folder):
+    tokenizer = tokenization.load(tokenizer_folder)
+    encode = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=32 * 3000)
+    rows = [Row(f"{number} {'x' * 900} All rights reserved. {'-' * 80}") for number in range(300)]
+
+    assert 50 < len(encode(Span(0, 1, lambda: rows)).sample) < 200
+
+
+@pytest.mark.parametrize(
+    ("given", "is_noted"), [({}, True), ({"eod": "<|endoftext|>"}, False), ({"eod": "<|im_end|>"}, False)]
+)
+def test_the_end_of_a_turn_as_end_of_documents_is_noted(prepare, write_jsonl, tmp_path, given, is_noted):
+    """As chat models name it, whose vocabulary has the end of pretraining as well."""
+    backend, folder = byte_level(sorted(pre_tokenizers.ByteLevel.alphabet())), tmp_path / "chat"
+    backend.add_special_tokens(["<|endoftext|>", "<|im_end|>"])
+    folder.mkdir()
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+
+    found = notes(prepare(write_jsonl("a.jsonl", ["the miller"]), tokenizer=str(folder), **given))
+    assert [("end with <|im_end|>" in note, "--eod '<|endoftext|>'" in note) for note in found] == [
+        (True, True)
+    ] * is_noted

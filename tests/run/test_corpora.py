@@ -5,7 +5,7 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import EncodingEntry, FrameEntry, read_manifest, write_manifest
+from toolkit.data import EncodingEntry, FrameEntry, TextEntry, read_manifest, write_manifest
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, read_resolved, to_toml
@@ -113,6 +113,31 @@ def test_other_rules_are_said_where_the_ids_around_documents_are_equal_or_unknow
     described = open_run_data(declare_run(run_file)).describe()
     assert ("were preprocessed with" in described) == bool(said)
     assert said in described
+
+
+@pytest.mark.parametrize(
+    ("lost", "unknown", "expected"),
+    [
+        (10, 0, []),
+        (11, 0, ["1.1 % of the characters in a sample cannot be read from the tokens (ж я)"]),
+        (0, 1, ["50 % of the tokens are the unknown token"]),
+    ],
+)
+def test_text_that_tokens_do_not_say_is_told_above_one_percent(tmp_path, lost, unknown, expected):
+    run_file, folder = str(write_run(tmp_path)), tmp_path / "validation"
+    manifest = read_manifest(folder)
+    text = TextEntry(
+        bytes=9000,
+        unknown_tokens=unknown * manifest.tokens // 2,
+        sampled_characters=1000,
+        lost_characters=lost,
+        often_lost="ж я" if lost else "",
+    )
+    write_manifest(folder, manifest.model_copy(update={"text": text, "manifest_sha256": ""}))
+
+    said = open_run_data(declare_run(run_file)).corpora.lost_text()
+    assert said == [f"data.validation ({folder}): {what}" for what in expected]
+    assert all(line in open_run_data(declare_run(run_file)).describe() for line in said)
 
 
 def test_one_corpus_twice_in_a_blend_is_refused(tmp_path):

@@ -8,7 +8,6 @@ bytes without a token, go to the reference.
 
 import os
 import threading
-import zlib
 from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
-from tokenization.comparison import differing_texts, first_difference
+from tokenization.comparison import differing_texts, first_difference, hash_of_ends
 from tokenization.errors import (
     BackendsDiffer,
     Difference,
@@ -28,10 +27,9 @@ from tokenization.errors import (
 from tokenization.fast.form import (
     FallbackTexts,
     added_tokens,
-    cuts_digits,
     fast_form,
     missing_bytes,
-    numerals,
+    numerals_for_reference,
     sample_characters,
 )
 from tokenization.reference import Ids, Lengths, release_freed_memory
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     import gigatoken
 
 _ONE_IN = 1000
-_HASHED_CHARACTERS = 256
 
 # gigatoken 0.10 remembers every word it has seen and never forgets one. When the process holds this many bytes more
 # than at its start, even after giving freed memory back, it is restarted: half a second with Llama 3's vocabulary.
@@ -83,9 +80,10 @@ class FastBackend:
         special, plain = added_tokens(tokenizer)
         backend = cls(tokenizer, content, FallbackTexts(special, []))
         strings = [*special, *(text for text in plain if backend.check([text, f"a{text}b {text}{text} "]) is not None)]
-        backend.mismatched_characters = backend._mismatched(sample_characters() if characters is None else characters)
-        others = numerals() if cuts_digits(tokenizer) else ()
-        backend._fallback_texts = FallbackTexts(strings, [*backend.mismatched_characters, *others])
+        numerals = numerals_for_reference(tokenizer)
+        looked_at = sample_characters() if characters is None else characters
+        backend.mismatched_characters = backend._mismatched(each for each in looked_at if each not in numerals)
+        backend._fallback_texts = FallbackTexts(strings, [*backend.mismatched_characters, *numerals])
         release_freed_memory()
         backend._first_resident = _resident_bytes()
         return backend
@@ -121,7 +119,7 @@ class FastBackend:
         BackendsDiffer where a document that is compared has other ids than the reference gives, or gigatoken breaks.
         """
         found = self._encode(texts)
-        chosen = [number for number, text in enumerate(texts) if _is_sampled(text)]
+        chosen = [number for number, text in enumerate(texts) if hash_of_ends(text) % _ONE_IN == 0]
         if chosen:
             some = [texts[number] for number in chosen]
             difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))
@@ -183,8 +181,7 @@ class FastBackend:
         """Characters next to which the two backends disagree, being of different versions of Unicode."""
         # What the vocabulary lacks would send the whole text to the reference.
         missing = frozenset(missing_bytes(self._tokenizer))
-        others = frozenset(numerals() if cuts_digits(self._tokenizer) else ())
-        looked_at = [each for each in characters if missing.isdisjoint(each.encode()) and each not in others]
+        looked_at = [each for each in characters if missing.isdisjoint(each.encode())]
         groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
         suspects = self._differing(["".join(map(_contexts, group)) for group in groups])
         some = [character for number in suspects for character in groups[number]]
@@ -236,12 +233,6 @@ def _resident_bytes() -> int:
 def _contexts(character: str) -> str:
     """A character next to a letter, a digit, a sign and itself."""
     return f"a{character}1{character}{character} {character}.\n{character}\n"
-
-
-def _is_sampled(text: str) -> bool:
-    """Choice of the documents to compare: by a hash of length, start and end, which costs the same for all."""
-    ends = text[:_HASHED_CHARACTERS] + text[-_HASHED_CHARACTERS:]
-    return zlib.crc32(ends.encode("utf-8", "surrogatepass"), len(text)) % _ONE_IN == 0
 
 
 def _select(encoded: tuple[Ids, Lengths], chosen: Sequence[int]) -> tuple[Ids, Lengths]:

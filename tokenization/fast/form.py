@@ -14,7 +14,7 @@ from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
 # Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
-_MODEL, _VOCABULARY = re.compile(r',\s*"model":\s*\{'), re.compile(r'"vocab":\s*\{')
+_MODEL, _VOCABULARY = re.compile(rb',\s*"model":\s*\{'), re.compile(rb'"vocab":\s*\{')
 
 # Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
 _ALIKE = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x110000))
@@ -32,7 +32,7 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
     content = tokenizer.form
     # Hundreds of thousands of merges follow, which need not become Python objects.
     place = _found(_MODEL, content, 0).start()
-    parsed = json.loads(content[:place] + "}")
+    parsed = json.loads(content[:place] + b"}")
     parsed["post_processor"] = None
     if not tokenizer.rules.parse_special_text:
         parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
@@ -45,11 +45,11 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         f"{json.dumps(byte_level_text(bytes([byte])), ensure_ascii=False)}:{token_id},"
         for token_id, byte in enumerate(missing_bytes(tokenizer), start=tokenizer.encoded_vocabulary_size)
     )
-    rest = content[place:start] + stand_ins + content[start:]
-    return (json.dumps(parsed, ensure_ascii=False)[:-1] + rest).encode()
+    head = json.dumps(parsed, ensure_ascii=False)[:-1]
+    return b"".join((head.encode(), content[place:start], stand_ins.encode(), memoryview(content)[start:]))
 
 
-def _found(expression: re.Pattern[str], content: str, start: int) -> re.Match[str]:
+def _found(expression: re.Pattern[bytes], content: bytes, start: int) -> re.Match[bytes]:
     found = expression.search(content, start)
     assert found is not None
     return found
@@ -118,10 +118,10 @@ def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     return special, plain
 
 
-def numerals() -> Iterator[str]:
-    """Characters of Unicode that are numeric, but for the digits of ASCII."""
-    every = map(chr, range(0x80, 0x110000))
-    return (character for character in every if unicodedata.category(character)[0] == "N")
+def numerals_for_reference(tokenizer: Tokenizer) -> frozenset[str]:
+    """Characters that send a text to the reference where digits are cut: numeric, but for the digits of ASCII."""
+    every = map(chr, range(0x80, 0x110000 if cuts_digits(tokenizer) else 0x80))
+    return frozenset(character for character in every if unicodedata.category(character)[0] == "N")
 
 
 def sample_characters() -> Iterator[str]:

@@ -32,25 +32,27 @@ def read_content(path: Path) -> bytes:
         ) from error
 
 
-def _text(path: Path) -> str:
+def _text(content: bytes, path: Path) -> str:
     try:
-        return read_content(path).decode("utf-8")
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise TokenizationError(
             f"{path} is not a Hugging Face {TOKENIZER_FILE}: it is not UTF-8 text. Download it again."
         ) from error
 
 
-def backend_from_json(path: Path) -> "tokenizers.Tokenizer":
-    """Read a `tokenizer.json`."""
-    text = _text(path)
-    with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
-        from tokenizers import Tokenizer as Backend
+def backend_from_json(content: bytes, path: Path) -> "tokenizers.Tokenizer":
+    """The backend of a `tokenizer.json`, which messages call `path`."""
+    try:
+        with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
+            from tokenizers import Tokenizer as Backend
 
-        if _CHARSMAP in text:
-            for charsmap in _charsmaps(json.loads(text)["normalizer"]):
+            for charsmap in _charsmaps(json.loads(content)["normalizer"] if _CHARSMAP.encode() in content else None):
                 check_charsmap(base64.b64decode(charsmap, validate=True))
-        return Backend.from_str(text)
+            return Backend.from_buffer(content)
+    except TokenizationError:
+        _text(content, path)  # an error says so where it is not text
+        raise
 
 
 def _charsmaps(content: Any) -> Iterator[Any]:
@@ -73,7 +75,7 @@ def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
             f"Give a folder with its {TOKENIZER_FILE}, as AutoTokenizer.from_pretrained(...).save_pretrained(...) has."
         )
     vocabulary = _vocabulary(folder / VOCABULARY_FILE)
-    lines = _text(folder / MERGES_FILE).split("\n")
+    lines = _text(read_content(folder / MERGES_FILE), folder / MERGES_FILE).split("\n")
     merges = [line.rstrip("\r").split(" ") for line in lines if line.strip() and not line.startswith("#version")]
     if any(len(merge) != 2 for merge in merges):
         raise TokenizationError(f"{folder / MERGES_FILE} is invalid: expected two tokens per line. Download it again.")
@@ -89,7 +91,7 @@ def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
 
 def _vocabulary(path: Path) -> dict[str, int]:
     try:
-        content: Any = json.loads(_text(path))
+        content: Any = json.loads(_text(read_content(path), path))
     except (ValueError, RecursionError) as error:
         raise TokenizationError(f"{path} cannot be read as JSON: {error}. Download it again, or correct it.") from error
     if isinstance(content, dict) and all(type(value) is int and 0 <= value < 1 << 31 for value in content.values()):

@@ -33,7 +33,6 @@ from tokenization.formats.sentencepiece_model import (
     ModelType,
     PieceType,
     SentencePieceModel,
-    mapped,
     parse_model,
 )
 from tokenization.reference import TokenizerKind
@@ -189,8 +188,11 @@ def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
         # First of all: a text of which the map leaves nothing keeps the space.
         steps.append({"type": "Prepend", "prepend": " "})
     if spec.charsmap:
+        from tokenizers.normalizers import Precompiled
+
         # `tokenizers` looks at a line end of two characters once, and would map the first and drop the second.
-        if (line_end := mapped(spec.charsmap, "\r\n")) != "\r\n":
+        line_end = "".join(map(Precompiled(spec.charsmap).normalize_str, "\r\n"))
+        if line_end != "\r\n":
             steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": line_end})
         charsmap = base64.b64encode(spec.charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})

@@ -133,36 +133,6 @@ def _checked(proto: Any) -> SentencePieceModel:
     )
 
 
-def mapped(content: bytes, text: str) -> str:
-    """Apply a checked map to a text: each longest known string is replaced; the rest stays."""
-    units, strings = _parts(content)
-    found, rest = b"", text.encode("utf-8")
-    while rest:
-        size, value = _longest(units, rest)
-        if value is None:
-            size = len(rest.decode("utf-8")[0].encode("utf-8"))
-            found += rest[:size]
-        else:
-            found += strings[value : strings.index(b"\0", value)]
-        rest = rest[size:]
-    return found.decode("utf-8")
-
-
-def _longest(units: Units, text: bytes) -> tuple[int, int | None]:
-    """Length of the longest string of the trie that a text begins with, and its value; None where there is none."""
-    size, value = 0, None
-    position = int(_offsets(units[:1])[0])
-    for number, byte in enumerate(text, start=1):
-        position ^= byte
-        unit = units[position]
-        if unit & _LABEL != byte:
-            break
-        position ^= int(_offsets(unit[None])[0])
-        if int(unit) >> 8 & 1:
-            size, value = number, int(units[position] & _VALUE)
-    return size, value
-
-
 def check_charsmap(content: bytes) -> None:
     """Follow every path of the trie.
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tokenization.backend import byte_level_bytes, byte_level_text
 from tokenization.comparison import PROBES, check_conversion
-from tokenization.errors import TokenizationError, encoding_errors, native_errors
+from tokenization.errors import CannotEncode, TokenizationError, encoding_errors, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
 from tokenization.specs import RankSpec
@@ -231,21 +231,9 @@ class TiktokenReference:
         encoded with the Hugging Face form.
         """
         for text in texts:
-            with encoding_errors():
-                ids = self._ids(text)
-            if ids is None:
+            try:
+                with encoding_errors():
+                    ids = self._encoding.encode_to_numpy(text, disallowed_special=())
+            except CannotEncode:
                 (ids,) = self._same_ids.encode([text])
             yield ids
-
-    def _ids(self, text: str) -> npt.NDArray[np.uint32] | None:
-        try:
-            return self._encoding.encode_to_numpy(text, disallowed_special=())
-        except UnicodeEncodeError:
-            raise
-        except ValueError:
-            return None
-        except BaseException as error:
-            # Versions before 0.12 panic instead.
-            if type(error).__name__ != "PanicException":
-                raise
-            return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from io import BufferedRandom
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from toolkit.core.errors import UserError
 
@@ -126,15 +126,19 @@ def is_inner_name(name: str) -> bool:
 
 
 def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
-    """Copy the files of a folder that a manifest names, with their SHA-256; a UserError for a link or another file."""
+    """Copy the files of a folder that a manifest names, with their SHA-256; a UserError for another file.
+
+    Links are followed, as DVC and git-annex make them: a link out of the folder can bring no file whose hash the
+    manifest does not know, and devices and pipes, which may have no end, are not read.
+    """
     for name, expected in hashes.items():
         path, copy = source / name, target / name
-        # A link, or a folder on the way that is one, may lead to any file there is.
-        if any((source / part).is_symlink() for part in [PurePath(name), *PurePath(name).parents[:-1]]):
-            raise UserError(f"{path} is a link, which is not copied. Put the file itself there.")
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a regular file. Put the file itself there.")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         if (found := hash_file(copy)) != expected:
+            copy.unlink()
             raise UserError(
                 f"{path} is damaged: expected SHA-256 {expected[:12]}, found {found[:12]}. Copy {source} again."
             )

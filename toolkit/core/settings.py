@@ -41,13 +41,20 @@ _EXPECTED = {
 _NUMBERS = {"int_type", "int_parsing", "float_type", "float_parsing"}
 
 
-class Settings(BaseModel):
-    """A group of settings. Each field carries its meaning in a string below it; validation never changes a value.
+class Record(BaseModel):
+    """Plain data of a file. Types are strict: `"4"` and `true` are no numbers; validation never changes a value."""
 
-    Types are strict: `"4"` and `true` are no numbers. Fields that are tuples here and lists in files say so.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Settings(Record):
+    """A group of settings, each with its meaning in a string below it, which help and messages show.
+
+    Fields that are tuples here and lists in files say so.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
+    # Not in every record: the sources of all its classes are parsed for it.
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def table_or(other: str) -> Discriminator:

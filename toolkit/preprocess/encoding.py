@@ -6,7 +6,6 @@ speed.
 """
 
 import hashlib
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,19 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization import CannotEncode, Tokenizer, TokenizerKind
+from tokenization.comparison import hash_of_ends
 from tokenization.losses import characters
 from toolkit.core.allocator import available_memory
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, Row, Span
+from toolkit.preprocess.text_losses import SAMPLED_CHARACTERS
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 # What `tokenizers` takes to encode a text, measured with WordPiece; looked at from a gigabyte on.
 _BYTES_PER_CHARACTER, _LARGE = 120, 1 << 30
-_SAMPLED_CHARACTERS, _SHOWN_CHARACTERS, _HASHED_CHARACTERS = 2048, 40, 64
-# Of a small corpus so many documents are looked at, of a large one a document in so many bytes of text.
-_NUM_SAMPLED, _SAMPLED_BYTES = 32, 4e6
+_SHOWN_CHARACTERS = 40
+# Of texts that are handed over at once: a tokenizer's own backend takes up to some 100 bytes of working memory for
+# each, the fast one a few.
+_OWN_CHARACTERS, _FAST_CHARACTERS = 1 << 19, 8 << 20
+# Of a group a document in so many bytes of text is looked at, but about so many at least and at most.
+_SAMPLED_BYTES, _FEWEST_SAMPLED, _MOST_SAMPLED = 4e6, 32, 1024
 
 
 class TokenizerBackend(Protocol):
@@ -79,14 +83,12 @@ class SpanEncoder:
     """Reads and encodes spans; `tokenizer` counts special text, `backend` makes the ids.
 
     Attributes:
-        most_characters: texts are handed to the backend in batches of about this many characters.
         holdout: share of the documents that are held out.
         num_bytes: size of all sources that the spans are of.
     """
 
     tokenizer: Tokenizer
     backend: TokenizerBackend
-    most_characters: int
     holdout: float
     num_bytes: int
 
@@ -115,14 +117,15 @@ class SpanEncoder:
             unknown_N=self.tokenizer.unknown_counts(ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
-            sample=[texts[number][:_SAMPLED_CHARACTERS] for number in self._sampled(texts, text_bytes * is_kept)],
+            sample=[texts[number][:SAMPLED_CHARACTERS] for number in self._sampled(texts, text_bytes * is_kept)],
         )
 
     def _encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], dict[int, Row]]:
         """Ids of all texts, the number of ids of each, and those that cannot be encoded, each as the row that it is."""
         encoded, refused = [(np.empty(0, np.uint32), np.empty(0, np.int64))], dict[int, Row]()
-        for batch in _batches(texts, self.most_characters):
-            if self.backend is self.tokenizer and self.tokenizer.kind is TokenizerKind.HUGGINGFACE:
+        is_own = self.backend is self.tokenizer
+        for batch in _batches(texts, _OWN_CHARACTERS if is_own else _FAST_CHARACTERS):
+            if is_own and self.tokenizer.kind is TokenizerKind.HUGGINGFACE:
                 _check_memory(len(batch[0]))
             try:
                 encoded.append(self.backend.encode_batch(batch))
@@ -142,15 +145,15 @@ class SpanEncoder:
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
     def _sampled(self, texts: Sequence[str], text_bytes: npt.NDArray[np.int64]) -> list[int]:
-        """Numbers of the texts to look at: by the hash of its end, about one in so many bytes, whatever the span."""
-        distance = min(_SAMPLED_BYTES, self.num_bytes / _NUM_SAMPLED)
-        hashes = np.array([zlib.crc32(text[-_HASHED_CHARACTERS:].encode()) for text in texts], np.float64)
+        """Numbers of the texts to look at: by a hash, about one in so many bytes, whatever the span."""
+        distance = np.clip(_SAMPLED_BYTES, self.num_bytes / _MOST_SAMPLED, self.num_bytes / _FEWEST_SAMPLED)
+        hashes = np.fromiter(map(hash_of_ends, texts), np.float64, len(texts))
         return np.flatnonzero(hashes * distance < text_bytes * 2.0**32).tolist()
 
 
 def _without_ids(text: str) -> Row:
     """The row of a text of which the tokenizer leaves nothing: white space, say, or what it has no token for."""
-    if characters(text[:_SAMPLED_CHARACTERS]):
+    if characters(text[:SAMPLED_CHARACTERS]):
         return Row("", Reason.CANNOT_ENCODE, f"no token for anything in {text[:_SHOWN_CHARACTERS]!r}")
     return Row("", Reason.EMPTY)
 

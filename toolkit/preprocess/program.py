@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
+from toolkit.preprocess.text_losses import SAMPLED_CHARACTERS, encode_as_saved
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.folder import (
@@ -43,6 +45,9 @@ from toolkit.preprocess.writer.folder import (
 from toolkit.preprocess.writer.groups import EXCLUDED, GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
 from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
+
+# Of smaller corpora the end is near, where the tokenizer is compared in any case.
+_LONG_BYTES, _NUM_TRIED = 1 << 29, 64
 
 
 def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult | None:
@@ -117,6 +122,9 @@ def _open(corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer) -> Backen
     """Begin the corpus, or go on with it; the backend that was chosen for all of it, if it was now."""
     ledger, choice = open_ledger(corpus.output, corpus.key, corpus.settings), None
     if ledger is None:
+        if sum(file.num_bytes for file in corpus.files) >= _LONG_BYTES:
+            beginnings = (text[:SAMPLED_CHARACTERS] for text in _texts(corpus))
+            encode_as_saved(tokenizer, islice(beginnings, _NUM_TRIED))
         choice = choose_backend(tokenizer, engine=corpus.settings.engine, texts=_texts(corpus))
         start_over(corpus.output, corpus.key, why_reference=choice.why_reference)
     corpus.forget_failures()
@@ -177,6 +185,8 @@ def _complete(
         corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
     sources = tally.entries()
     dropped = take_dropped(output / GROUPS_FOLDER, output, sources)
+    assert ledger.key is not None
+    assert tally.text is not None
     for folder, shards, counts, skipped in corpora:
         manifest = complete_corpus(
             folder,
@@ -184,7 +194,7 @@ def _complete(
             shards=shards,
             dtype=dtype,
             special_text_hits=counts.special_text_hits,
-            text=tally.losses.entry(counts),
+            text=tally.text.model_copy(update={"bytes": counts.text_bytes, "unknown_tokens": counts.unknown_tokens}),
             skipped=skipped,
             sources=sources if folder == output else {},
             dropped=dropped if folder == output else None,

@@ -1,21 +1,21 @@
-"""Sample of the texts of a corpus, and what the saved tokenizer and the ids make of it when the corpus is complete."""
+"""Sample of the texts of a corpus, and what the saved tokenizer and the ids make of it."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from tokenization import CannotEncode, Tokenizer
 from tokenization.losses import characters, lost_characters, saved_difference
+from tokenization.reference import Ids
 from toolkit.core.errors import UserError
-from toolkit.preprocess.writer.ledger import TextLosses
+from toolkit.data import TextEntry
 
+SAMPLED_CHARACTERS = 2048
+"""Of a text that is looked at, so much of its beginning."""
 _FILE = "sample.jsonl"
-_MOST_TEXTS = 2048
+_MOST_TEXTS, _SHOWN_CHARACTERS = 2048, 8
 
 
 def keep_sample(folder: Path, texts: Sequence[str]) -> None:
@@ -27,27 +27,52 @@ def keep_sample(folder: Path, texts: Sequence[str]) -> None:
         file.write("".join(f"\n{json.dumps(text)}" for text in texts))
 
 
-def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextLosses:
-    """Encode and decode the texts that were noted; UserError where the saved tokenizer gives other ids for one."""
-    texts = list[str]()
-    for file in sorted(groups.glob(f"*/{_FILE}")):
-        for line in file.read_text(encoding="utf-8").split("\n"):
-            with suppress(json.JSONDecodeError):
-                texts.append(json.loads(line))
-    # What was resumed was noted twice.
-    texts = list(dict.fromkeys(texts))
-    texts = texts[:: -(-len(texts) // _MOST_TEXTS) or 1]
-    encoded = dict[str, npt.NDArray[np.uint32]]()
+def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextEntry:
+    """Encode and decode texts that were noted; sums over the corpus are left at 0.
+
+    UserError where the saved tokenizer gives other ids for one.
+    """
+    files = sorted(groups.glob(f"*/{_FILE}"))
+    # Of ten thousand groups each gives a text, so that memory is bounded.
+    of_each = -(-_MOST_TEXTS // max(1, len(files)))
+    texts = [text for file in files for text in _spread(_noted(file), of_each)]
+    encoded, lost, sampled = encode_as_saved(tokenizer, _spread(texts, _MOST_TEXTS)), Counter[str](), 0
+    for text, ids in encoded.items():
+        lost += lost_characters(tokenizer, text, ids)
+        sampled += characters(text).total()
+    often = sorted(lost, key=lambda character: (-lost[character], character))
+    return TextEntry(
+        bytes=0,
+        unknown_tokens=0,
+        sampled_characters=sampled,
+        lost_characters=lost.total(),
+        often_lost=" ".join(often[:_SHOWN_CHARACTERS]),
+    )
+
+
+def encode_as_saved(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Ids]:
+    """The ids of texts that can be encoded; UserError where the saved tokenizer gives other ones."""
+    encoded = dict[str, Ids]()
     for text in texts:
-        with suppress(CannotEncode):  # The sample may have cut a word of which the rest has no token.
+        with suppress(CannotEncode):  # What the sample cut off may leave a part of a word that has no token.
             encoded[text] = tokenizer.encode_batch([text])[0]
     if (difference := saved_difference(tokenizer, encoded)) is not None:
         raise UserError(
             f"the tokenizer folder of this corpus would give other ids than its documents have: {difference}. "
-            "No corpus.json was written. Give a tokenizer.json that was made of this tokenizer: its ids are its own."
+            "Give a tokenizer.json that was made of this tokenizer: its ids are its own."
         )
-    lost, sampled = Counter[str](), 0
-    for text, ids in encoded.items():
-        lost += lost_characters(tokenizer, text, ids)
-        sampled += characters(text).total()
-    return TextLosses(sampled, lost)
+    return encoded
+
+
+def _noted(file: Path) -> list[str]:
+    texts = list[str]()
+    for line in file.read_text(encoding="utf-8").split("\n"):
+        with suppress(json.JSONDecodeError):
+            texts.append(json.loads(line))
+    # What was resumed was noted twice.
+    return list(dict.fromkeys(texts))
+
+
+def _spread(texts: Sequence[str], most: int) -> Sequence[str]:
+    """At most so many of them, at even distances."""
+    return texts[:: -(-len(texts) // most) or 1]

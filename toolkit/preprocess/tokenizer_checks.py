@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from typing import Literal
 
 from tokenization import CannotEncode, FastBackend, FastUnavailable, Tokenizer
@@ -21,27 +20,19 @@ from toolkit.core.cache import CachedResult
 from toolkit.core.errors import UserError
 from toolkit.preprocess.encoding import TokenizerBackend
 
-# The reference backends need up to some 100 bytes of working memory a character, the fast one a few.
-_REFERENCE_CHARACTERS = 1 << 19
-_FAST_CHARACTERS = 8 << 20
-
 _TRIAL_CHARACTERS = 2_000_000
 # The reference encodes so much in less time than it takes to open the fast backend of a large vocabulary.
 _SHORT_CHARACTERS = 1_000_000
-_TRIAL_PIECE_CHARACTERS = 100_000
+_NUM_PIECES = 20
 # Ends of documents in pretraining; of two that a vocabulary has, the first one.
 _PRETRAINING_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """Backend, and why it is the tokenizer's own; empty for the fast one.
-
-    `most_characters`: texts are handed to it in batches of about this size.
-    """
+    """Backend, and why it is the tokenizer's own; empty for the fast one."""
 
     backend: TokenizerBackend
-    most_characters: int
     why_reference: str = ""
 
 
@@ -53,10 +44,11 @@ def choose_backend(
     For a short input it would not be worth opening. `texts` are the documents from the first on, read as far as needed.
     """
     if engine == "reference":
-        return reference_backend(tokenizer, "asked for with --engine reference")
-    pieces = _trial(texts)
-    if sum(map(len, chain.from_iterable(pieces))) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
-        return reference_backend(tokenizer, "the text is short")
+        return BackendChoice(tokenizer, "asked for with --engine reference")
+    trial = list(_trial(texts))
+    if sum(map(len, trial)) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
+        return BackendChoice(tokenizer, "the text is short")
+    pieces = [trial[start::_NUM_PIECES] for start in range(min(_NUM_PIECES, len(trial)))]  # for several cores
     with ThreadPoolExecutor() as pool:
         # The reference takes a second for the trial; opening the fast backend takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
@@ -65,9 +57,9 @@ def choose_backend(
             mismatched_characters = proof.read()
             fast = FastBackend.open(tokenizer, characters=mismatched_characters)
         except PackageNotFoundError as error:
-            return reference_backend(tokenizer, f"{error.name} is not installed (the extra `fast`)")
+            return BackendChoice(tokenizer, f"{error.name} is not installed (the extra `fast`)")
         except FastUnavailable as error:
-            return reference_backend(tokenizer, error.reason)
+            return BackendChoice(tokenizer, error.reason)
         difference = fast.check_vocabulary() if mismatched_characters is None else None
         if mismatched_characters is None and difference is None:
             proof.write(list(fast.mismatched_characters))
@@ -75,18 +67,18 @@ def choose_backend(
             for piece, ids in zip(pieces, expected, strict=True):
                 difference = difference or fast.check(piece, expected=ids.result())
         except CannotEncode:
-            return reference_backend(tokenizer, "it cannot write every text")
+            return BackendChoice(tokenizer, "it cannot write every text")
     if difference is not None:
-        return reference_backend(tokenizer, f"the fast backend differs: {difference}")
-    return BackendChoice(fast, _FAST_CHARACTERS)
+        return BackendChoice(tokenizer, f"the fast backend differs: {difference}")
+    return BackendChoice(fast)
 
 
 def open_backend(tokenizer: Tokenizer, *, why_reference: str) -> BackendChoice:
     """The backend that `choose_backend` took, perhaps on another machine; UserError where this one has it not."""
     if why_reference:
-        return reference_backend(tokenizer, why_reference)
+        return BackendChoice(tokenizer, why_reference)
     try:
-        return BackendChoice(FastBackend.open(tokenizer, characters=proof_of(tokenizer).read()), _FAST_CHARACTERS)
+        return BackendChoice(FastBackend.open(tokenizer, characters=proof_of(tokenizer).read()))
     except (FastUnavailable, PackageNotFoundError) as error:
         raise UserError(
             f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "
@@ -94,24 +86,14 @@ def open_backend(tokenizer: Tokenizer, *, why_reference: str) -> BackendChoice:
         ) from error
 
 
-def reference_backend(tokenizer: Tokenizer, why: str) -> BackendChoice:
-    """The tokenizer's own backend, and why it is taken."""
-    return BackendChoice(tokenizer, _REFERENCE_CHARACTERS, why)
-
-
-def _trial(texts: Iterator[str]) -> list[list[str]]:
-    """The first 2 MB of the input, in pieces for several cores."""
-    pieces: list[list[str]] = [[]]
-    missing = room = _TRIAL_CHARACTERS
+def _trial(texts: Iterator[str]) -> Iterator[str]:
+    """The first 2 MB of the input."""
+    missing = _TRIAL_CHARACTERS
     for text in texts:
-        pieces[-1].append(text[:missing])
+        yield text[:missing]
         missing -= len(text)
         if missing <= 0:
-            break
-        if missing <= room - _TRIAL_PIECE_CHARACTERS:
-            pieces.append([])
-            room = missing
-    return pieces
+            return
 
 
 def proof_of(tokenizer: Tokenizer) -> CachedResult:

@@ -2,18 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import tokenization
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
 from toolkit.preprocess.encoding import ahead
-from toolkit.preprocess.readers import Row, Span, iterate_spans
+from toolkit.preprocess.judging import check_sources
 from toolkit.preprocess.settings import TokenizerTrainingSettings
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
+from toolkit.preprocess.writer.ledger import Account
+from toolkit.preprocess.writer.writing import spans_of
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
@@ -84,33 +87,33 @@ def _prepare(output: Path, *, overwrite: bool) -> None:
 def _texts(
     files: Sequence[Source], settings: TokenizerTrainingSettings, result: TokenizerTraining, shown: Progress
 ) -> Iterator[str]:
-    """The texts of all files up to the limit; counts them in `result`."""
-    with closing(_read(files, settings)) as spans:
-        for rows, num_bytes in spans:
+    """The texts of all files up to the limit, counted in `result`; UserError for sources that lose most rows."""
+    accounts = [Account() for _ in files]
+    ends = [*accumulate((file.num_bytes for file in files), initial=0)]
+    num_read = len(files)
+    spans = ahead(spans_of(files, settings), lambda item: item[1].read(), num_workers=_NUM_READERS)
+    with closing(spans):
+        for (number, span), rows in spans:
             texts = [row.text for row in rows if row.reason is None]
-            result.skipped.update(row.reason for row in rows if row.reason is not None)
+            for place, row in enumerate(rows, start=accounts[number].rows + 1):
+                if row.reason:
+                    accounts[number].skip(row, place)
+            accounts[number].documents += len(texts)
             if settings.limit_documents is not None:
                 texts = texts[: settings.limit_documents - result.documents]
             result.documents += len(texts)
             result.text_bytes += sum(len(text.encode()) for text in texts)
             yield from texts
-            shown.update(num_bytes / 1e6, f"{result.documents:,} documents")
+            shown.update((ends[number] + span.end_bytes) / 1e6, f"{result.documents:,} documents")
             if result.documents == settings.limit_documents:
+                num_read = number
                 break
+    for account in accounts:
+        result.skipped.update(account.skipped)
+    check_sources(zip(files[:num_read], accounts, strict=False), settings)
     if not result.documents:
         raise no_documents_error(result.skipped)
     shown.say(f"Read {result.documents:,} documents, {result.text_bytes / 1e6:,.1f} MB of text; learning merges.")
-
-
-def _read(files: Sequence[Source], settings: TokenizerTrainingSettings) -> Generator[tuple[list[Row], int]]:
-    """The rows of each span, and how many bytes of all files have been read."""
-    done = 0
-    for file in files:
-        spans = iterate_spans(file, settings)
-        with closing(ahead(spans, Span.read, num_workers=_NUM_READERS)) as read:
-            for span, rows in read:
-                yield rows, done + span.end_bytes
-        done += file.num_bytes
 
 
 def _sampled(texts: Iterator[str], sample: list[str]) -> Iterator[str]:

@@ -256,7 +256,7 @@ class UnfinishedCorpus:
             )
         groups = {number: self.written[number] for number in range(self._num_counted)}
         # Kept with the ledger, since the groups are removed before it is.
-        tally = replace(self.tally, losses=look_at_sample(self.output / GROUPS_FOLDER, tokenizer))
+        tally = replace(self.tally, text=look_at_sample(self.output / GROUPS_FOLDER, tokenizer))
         return merge_groups(self.output, ledger, groups, tally)
 
     def _lock_file(self, group: SourceGroup) -> Path:

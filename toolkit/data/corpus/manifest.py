@@ -14,7 +14,7 @@ from pydantic import Field, PlainSerializer, ValidationError, WrapValidator, mod
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings, explain
+from toolkit.core.settings import Record, explain
 from toolkit.core.text import home_hint, quoted
 from toolkit.core.types import FileName
 from toolkit.data.corpus.shard_table import Count, Sha256, ShardEntry, ShardTable, read_entries
@@ -24,7 +24,7 @@ DROPPED_FILE = "dropped.jsonl"
 """Side file of a corpus: a line for each document that was left out of it as a near-duplicate or a test text."""
 
 
-class SpecialIds(Settings):
+class SpecialIds(Record):
     """The ids of the named special tokens; None where the tokenizer has none."""
 
     bos: Count | None
@@ -33,7 +33,7 @@ class SpecialIds(Settings):
     mask: Count | None
 
 
-class FrameEntry(Settings):
+class FrameEntry(Record):
     """The ids that stand around every document."""
 
     front: Annotated[tuple[Count, ...], Field(strict=False)]
@@ -46,7 +46,7 @@ class FrameEntry(Settings):
         return f"{front} in front, {back} behind"
 
 
-class EncodingEntry(Settings):
+class EncodingEntry(Record):
     """Record of how texts became ids."""
 
     parse_special_text: bool
@@ -59,7 +59,7 @@ class EncodingEntry(Settings):
     """What that puts around every document; None in a corpus that does not say."""
 
 
-class TokenizerEntry(Settings):
+class TokenizerEntry(Record):
     """The tokenizer that made the ids."""
 
     fingerprint: str
@@ -103,7 +103,7 @@ class SourceEntry:
     skipped: dict[str, Count] = field(default_factory=dict)
 
 
-class TextEntry(Settings):
+class TextEntry(Record):
     """The text of a corpus, and what its tokens do not say of it."""
 
     bytes: Count
@@ -135,7 +135,7 @@ def _percent(share: float) -> str:
     return "less than 0.01 %" if share < 1e-4 else f"{100 * share:.3g} %"
 
 
-class DroppedEntry(Settings):
+class DroppedEntry(Record):
     """Documents that were left out as near-duplicates, or for the test texts that they hold."""
 
     sha256: Sha256
@@ -149,7 +149,7 @@ def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> Shard
     return value if isinstance(value, ShardTable) else ShardTable(check(value))
 
 
-class CorpusManifest(Settings):
+class CorpusManifest(Record):
     """Everything `corpus.json` says; `manifest_sha256` is filled in when it is written."""
 
     documents: Count

@@ -17,17 +17,16 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings
+from toolkit.core.settings import Record
 from toolkit.core.text import counted, first_few, printable
 from toolkit.data import ShardEntry, SourceEntry, TextEntry
 from toolkit.preprocess.readers import Reason, Row
 
 LEDGER_NAME = "unfinished.jsonl"
 _MOST_NAMED, _MOST_RECORDED = 8, 1000
-_SHOWN_CHARACTERS = 8
 
 
-class BadRow(Settings):
+class BadRow(Record):
     """The first row that was bad for some reason, to show to the user."""
 
     row: int
@@ -98,25 +97,6 @@ class Account(SourceEntry):
 
 
 @dataclass
-class TextLosses:
-    """Characters in a sample of the texts, and those of them that the ids do not say, each as often as it occurs."""
-
-    sampled: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
-
-    def entry(self, counts: Counts) -> TextEntry:
-        """Entry in corpus.json of the documents that were counted."""
-        often = sorted(self.lost, key=lambda character: (-self.lost[character], character))
-        return TextEntry(
-            bytes=counts.text_bytes,
-            unknown_tokens=counts.unknown_tokens,
-            sampled_characters=self.sampled,
-            lost_characters=sum(self.lost.values()),
-            often_lost=" ".join(often[:_SHOWN_CHARACTERS]),
-        )
-
-
-@dataclass
 class Tally:
     """Counts over the rows read so far.
 
@@ -124,13 +104,13 @@ class Tally:
         kept: those that became documents of the corpus.
         held_out: those that became documents of the holdout.
         sources: the account of each source, by its name in corpus.json.
-        losses: of a sample, once all groups are written.
+        text: what the sample says of the text, once all groups are written.
     """
 
     kept: Counts = field(default_factory=Counts)
     held_out: Counts = field(default_factory=Counts)
     sources: dict[str, Account] = field(default_factory=dict)
-    losses: TextLosses = field(default_factory=TextLosses)
+    text: TextEntry | None = None
 
     @property
     def both(self) -> Counts:
@@ -169,7 +149,7 @@ class Tally:
         self.sources |= later.sources
 
 
-class Place(Settings):
+class Place(Record):
     """Place in the sources of a group; every row before it is done."""
 
     source: int = 0
@@ -182,7 +162,7 @@ class Place(Settings):
     """Rows of the source that are done."""
 
 
-class Step(Settings):
+class Step(Record):
     """A line of the ledger: shards that were finished since the line before, and where to resume after them."""
 
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]

@@ -44,7 +44,7 @@ def write_group(
     UserError where a source cannot be read, gives no document or loses most of its rows; what is finished stays.
     `screened` has what is left out of it, if anything is.
     """
-    encode = SpanEncoder(tokenizer, choice.backend, choice.most_characters, settings.holdout, group.num_bytes)
+    encode = SpanEncoder(tokenizer, choice.backend, settings.holdout, group.num_bytes)
     sequence = ShardSequence(
         folder,
         folder / HOLDOUT_FOLDER,
