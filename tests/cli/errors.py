@@ -557,8 +557,8 @@ _TOKENIZERS = (
         _tokenizer(*words, "--vocab-size", "300", found=found, remedy=remedy)
         for words, found, remedy in (
             (("none.txt", *_MADE), ("'none.txt'",), "Give files"),
-            (("{no_rows}", *_MADE), ("no document in the sources: no rows",), "Give some with text"),
-            (("{text}", *_MADE, "--text-field", "x"), ("missing field: 40 rows",), "--text-field"),
+            (("{no_rows}", *_MADE), ("the source {no_rows} gives no document: it is empty.",), "Remove it."),
+            (("{text}", *_MADE, "--text-field", "x"), ("gives no document: 40 rows missing field",), "--text-field"),
             (("{bad_gzip}", *_MADE), ("{bad_gzip}",), "Download it again"),
             (("{text}", "--output", "{tokenizer}"), ("{tokenizer} already holds a tokenizer",), "--overwrite"),
             (("{text}", "--output", "{prepared}"), ("{prepared} holds other files",), "Give a new folder"),

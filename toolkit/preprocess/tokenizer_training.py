@@ -95,9 +95,9 @@ def _texts(
     with closing(spans):
         for (number, span), rows in spans:
             texts = [row.text for row in rows if row.reason is None]
-            for place, row in enumerate(rows, start=accounts[number].rows + 1):
-                if row.reason:
-                    accounts[number].skip(row, place)
+            skipped = [item for item in enumerate(rows, start=accounts[number].rows + 1) if item[1].reason]
+            for place, row in skipped:
+                accounts[number].skip(row, place)
             accounts[number].documents += len(texts)
             if settings.limit_documents is not None:
                 texts = texts[: settings.limit_documents - result.documents]
