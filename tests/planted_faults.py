@@ -1336,8 +1336,8 @@ FAULTS = (
     Fault(
         name="signals: a terminal that is closed ends a run at once where SIGHUP comes twice",
         path="toolkit/core/signals.py",
-        old="(number != signal.SIGHUP and now",
-        new="(now",
+        old="number not in (signal.SIGHUP, signal.SIGXCPU)",
+        new="True",
         tests=("tests/workflows/test_stop_signals.py",),
     ),
     Fault(

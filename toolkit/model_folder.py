@@ -26,7 +26,7 @@ def add_old_keys(folder: Path) -> None:
     config = read_json(folder / CONFIG_FILE)
     angles, layers = config.get("rope_parameters") or {}, config.get("layer_types") or []
     old: dict[str, Any] = {}
-    if "full_attention" in angles:
+    if "full_attention" in angles and str(config.get("model_type")).startswith("modernbert"):
         globals_ = (number for number, kind in enumerate(layers) if number and kind == "full_attention")
         old["global_attn_every_n_layers"] = next(globals_, len(layers))
         old["global_rope_theta"] = angles["full_attention"]["rope_theta"]
@@ -146,12 +146,16 @@ def card_facts(model: str | Path) -> dict[str, str]:
     """What holds for models made from a folder, or a model of the hub, too: `license` and `language` (with blanks)."""
     from huggingface_hub import ModelCard
 
-    with suppress(OSError, ValueError):
+    facts = {}
+    # A stranger's card may hold anything, and no model is lost for it.
+    with suppress(Exception):
         place = Path(model) / CARD_FILE if Path(model).is_dir() else model
         data = ModelCard.load(place, ignore_metadata_errors=True).data.to_dict()
-        found = {key: data[key] for key in ("language", "license") if data.get(key)}
-        return {key: value if isinstance(value, str) else " ".join(map(str, value)) for key, value in found.items()}
-    return {}
+        for key in ("language", "license"):
+            values = data[key] if isinstance(data.get(key), list) else [data.get(key)]
+            if values and all(isinstance(value, str) for value in values):
+                facts[key] = " ".join(values)
+    return facts
 
 
 def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:

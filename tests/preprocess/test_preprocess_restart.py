@@ -273,6 +273,8 @@ def test_a_damaged_ledger_is_refused_and_one_of_a_group_costs_this_group(prepare
     with pytest.raises(UserError, match=r"whose journal, unfinished\.jsonl, is damaged.*--overwrite"):
         prepare(*sources, output=output, **GIVEN)
     (output / LEDGER_NAME).write_bytes(kept)
+    with pytest.raises(UserError, match=r"started with other settings:\n  --shard-tokens[\s\S]*--overwrite"):
+        prepare(*sources, output=output, **{**GIVEN, "shard_tokens": 77_777})
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
     assert all_files(output) == all_files(tmp_path / "whole")
 

@@ -25,7 +25,7 @@ class Requests:
 
     Signals of one request may be several: batch systems send one to a process and to its group, and another kind soon
     after. A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one
-    behind SIGTERM: it never means more than the first.
+    behind SIGTERM; SIGXCPU comes each second from a limit on. Neither ever means more than the first.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Requests:
 
     def add(self, number: int) -> None:
         """Take note of a signal."""
-        now = time.monotonic()
-        if not self.number or (number != signal.SIGHUP and now - self._last >= _SECONDS_OF_A_REQUEST):
+        now, may_insist = time.monotonic(), number not in (signal.SIGHUP, signal.SIGXCPU)
+        if not self.number or (may_insist and now - self._last >= _SECONDS_OF_A_REQUEST):
             self.number, self._last = self.number + 1, now
 
 

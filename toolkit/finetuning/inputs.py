@@ -53,6 +53,7 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
         tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
             clean_up_tokenization_spaces=False,
+            truncation_side=tokenizer.truncation_side,
             **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
         )
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]

@@ -15,7 +15,7 @@ from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.old_branches import as_fork
+from toolkit.run.old_branches import as_now
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
@@ -176,7 +176,7 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
     """The same without objectives."""
     with _set_up(manifest):
-        return RunSettings.model_validate(_as_now(manifest.settings) | {"objectives": {}})
+        return RunSettings.model_validate(as_now(manifest.settings) | {"objectives": {}})
 
 
 def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
@@ -209,12 +209,7 @@ def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
 
 def _validated(saved: Mapping[str, Any]) -> RunSettings:
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
-    return RunSettings.model_validate(_as_now(saved) | {"objectives": objectives})
-
-
-def _as_now(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a checkpoint as this version declares them; no weight depended on `[probe]` of earlier ones."""
-    return {key: value for key, value in as_fork(saved).items() if key != "probe"}
+    return RunSettings.model_validate(as_now(saved) | {"objectives": objectives})
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

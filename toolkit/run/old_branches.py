@@ -53,6 +53,11 @@ def as_fork(raw: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"fork": fork, "train": train, "schedule": [*phases.values(), *tail[1:]]}
 
 
+def as_now(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a run wrote, as this version declares them; no weight depended on `[probe]` of earlier ones."""
+    return {key: value for key, value in as_fork(written).items() if key != "probe"}
+
+
 def _past(branch: Mapping[str, Any], objective: str) -> list[tuple[int, dict[str, Any]]]:
     """Phases before the branch with their first steps; one begins where the learning rate's warm-up did."""
     kinds = [phase["objective"] for phase in branch.get("past", ()) for _ in range(phase["steps"])]

@@ -128,7 +128,9 @@ def open_ledger(folder: Path, key: Mapping[str, Any], settings: PreprocessSettin
             ledger = begin_ledger(folder, key, why_reference=ledger.why_reference)
         return ledger
     # Nothing is lost with a corpus that was begun and has no finished shard: after a mistake in the options, say.
-    is_empty = ledger is not None and not _num_shards(ledger, *groups.values())
+    # A journal that cannot be read may be of an earlier version.
+    unread = (path for path in (folder / GROUPS_FOLDER).glob("*/shard-*") if int(path.parent.name) not in groups)
+    is_empty = ledger is not None and not (any(unread) or _num_shards(ledger, *groups.values()))
     if not settings.overwrite and ((folder / CORPUS_MANIFEST).exists() or not is_empty):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return None
@@ -163,7 +165,7 @@ def _not_resumable(
     failed = {int(file.stem) for file in (folder / GROUPS_FOLDER).glob("*error")}
     # Nor is a group lost that had a source too many.
     parts = ledger.key["sources"], key["sources"]
-    out = {name for part in parts for name, _, version in part if version == EXCLUDED}
+    out = {name for name, _, version in key["sources"] if version == EXCLUDED}
     both = ([source[:2] if source[0] in out else source for source in part] for part in parts)
     lost = [n for n in _with_other_sources(groups, *both) if _num_shards(groups[n]) and n not in failed]
     changes = key_changes(ledger.key if ledger.is_whole or lost else {**ledger.key, "sources": key["sources"]}, key)
