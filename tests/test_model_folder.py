@@ -19,11 +19,14 @@ SCALED = {"rope_type": "linear", "factor": 2.0}
         ({"rope_parameters": {**SCALED, "rope_theta": 7.0}}, {"rope_theta": 7.0, "rope_scaling": SCALED}),
         (
             {
+                "model_type": "modernbert",
                 "layer_types": ["full_attention", "sliding_attention", "full_attention"],
                 "rope_parameters": {"full_attention": {"rope_theta": 7.0}, "sliding_attention": {"rope_theta": 3.0}},
             },
             {"global_rope_theta": 7.0, "local_rope_theta": 3.0, "global_attn_every_n_layers": 2},
         ),
+        # Gemma 3's own class has other names.
+        ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_theta": 7.0}}}, {}),
         ({"model_type": "bert"}, {}),
     ],
 )

@@ -26,6 +26,7 @@ from toolkit.preprocess.sources.source import (
     Source,
     format_of,
     is_hidden,
+    kinds_of,
     report_left_out,
     report_splits,
 )
@@ -191,7 +192,8 @@ class _Found:
         readable = {name for name in names if format_of(name)} - metadata
         self.left_out |= {name: METADATA if name in metadata else OTHER_KIND for name in kept if name not in readable}
         if not readable:
-            held = f"has no supported files, but {counted(len(names), 'file')} of other kinds" if names else "is empty"
+            others = f"{counted(len(names), 'file')} of other kinds: {kinds_of(names)}"
+            held = f"has no supported files, but {others}" if names else "is empty"
             raise UserError(f"{place} {held}. Give files that end in {READABLE}, or a place with some.")
         return readable
 
