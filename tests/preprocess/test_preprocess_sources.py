@@ -264,6 +264,7 @@ def test_splits_beside_training_text_are_said(tmp_path, capsys, files, said):
         (["index.json", "shard.00000.mds"], "MosaicML Streaming"),
         (["corpus.json", "tokenizer/tokenizer.json"], "It holds tokens: train on it"),
         (["shard-00000.bin", "shard-00000.idx"], "It holds tokens: train on it"),
+        (["corpus.json", "shard-00000.bin", "shard-00000.idx"], "It holds tokens: train on it"),
     ],
 )
 def test_data_in_other_forms_is_named_with_what_to_do(tmp_path, files, message):

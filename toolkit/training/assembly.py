@@ -73,19 +73,12 @@ def assemble(
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
         saver=CheckpointSaver(run, engine, origin=origin, first_step=state.step),
-        hooks=_hooks(run, engine, state, stop, hosts, is_stop_requested) if ranks.rank == 0 else [],
+        hooks=_hooks(run, engine, state, stop, hosts) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
 
 
-def _hooks(
-    run: ResolvedRun,
-    engine: Engine,
-    state: RunState,
-    stop: int,
-    hosts: Sequence[str],
-    is_stop_requested: Callable[[], bool],
-) -> list[Hook]:
+def _hooks(run: ResolvedRun, engine: Engine, state: RunState, stop: int, hosts: Sequence[str]) -> list[Hook]:
     settings = run.settings
     speed = Speed(settings.model, peak_flops=peak_flops_of(settings, engine.ranks))
     writers = open_writers(run, resumed_step=None if state.step == run.plan.first_step else state.step)

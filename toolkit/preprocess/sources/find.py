@@ -214,7 +214,8 @@ def _check_no_other_data(names: Iterable[str]) -> None:
     for folder, _, file in (name.rpartition("/") for name in names):
         folders[folder].add(file)
     for folder, files in sorted(folders.items()):
-        is_corpus = CORPUS_MANIFEST in files and f"{folder}/tokenizer" in folders
+        has_shards = f"{folder}/tokenizer" in folders or any(file.endswith(".idx") for file in files)
+        is_corpus = CORPUS_MANIFEST in files and has_shards
         if not is_corpus and any(map(format_of, files - METADATA_FILES)):
             continue
         for file, (ending, remedy) in product(sorted(files), _OTHER_DATA.items()):
