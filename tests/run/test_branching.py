@@ -43,17 +43,17 @@ def _rates(run_file: Path) -> list[float]:
 
 
 def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) -> None:
-    text = _MLM + "[objectives.mlm]\nmask_ratio = 0.25\n[lr]\npeak = 3e-3\n"
+    text = _MLM + '[objectives.mlm]\nmask_ratio = 0.25\n[lr]\npeak = 3e-3\n[branch]\nlr = "rewarm"\n'
     settings = load_run(str(_branch(trunk, tmp_path, text, overrides=["checkpoint.keep=1"])))
-    assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (3e-3, 1, 2)
+    assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (1e-2, 1, 2)
+    # The trunk's rate was made for 8 steps, of which 4 are made; the peak is the tail's own.
+    assert (settings.schedule[0].lr_planned_to, settings.schedule[1].lr_peak) == (8, 3e-3)
     assert settings.objectives["mlm"].plain()["mask_ratio"] == 0.25
     assert (settings.run.seed, settings.checkpoint.every, settings.checkpoint.keep) == (7, 4, 1)
     assert load_run(str(trunk / "run.toml")).checkpoint.copy_to == str(trunk.parent / "copies")
     assert settings.checkpoint.copy_to is None
     assert settings.fork is not None
-    assert (settings.fork.step, StepPlan(settings).position(4), settings.fork.digest) == (4, 4 * 8, "keep")
-    # The peak alone is not what the parent had; the mask ratio has not played a part yet.
-    assert settings.fork.changed == ("lr",)
+    assert (settings.fork.step, StepPlan(settings).position(4)) == (4, 4 * 8)
     assert [(phase.objective, phase.steps) for phase in settings.schedule] == [("clm", 4), ("mlm", 6)]
 
 
@@ -65,11 +65,6 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
         # Six steps of their own: two of warm-up, two of decay.
         (_MLM + '[lr]\nwarmup_steps = 2\n[branch]\nlr = "rewarm"\n', [5e-3, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
         (_MLM + "[lr]\ndecay_steps = 5\n", [1e-2, 1e-2, 8e-3, 6e-3, 4e-3, 2e-3]),
-        # Of another kind, for which the parent's decay_steps mean nothing: (1 + cos(pi x)) / 2 at x = 3/9 to 8/9.
-        (
-            _MLM + '[lr]\nkind = "cosine"\n',
-            [7.5e-3, 5.868240888335e-3, 4.131759111665e-3, 2.5e-3, 1.169777784405e-3, 3.015368960705e-4],
-        ),
         (_MLM + '[lr]\nkind = "constant"\n', [1e-2] * 6),
     ],
 )
@@ -138,44 +133,57 @@ def test_a_run_file_above_a_model_is_no_relative(tmp_path: Path) -> None:
 
 def test_a_branch_goes_on_in_the_warm_up_of_its_parents_phase(tmp_path: Path) -> None:
     """The phase of steps 4 to 8 has a stretch and a peak of its own; kept, both go on to step 10."""
-    phases = 'schedule=[{objective="clm", steps=4}, {objective="mlm", steps=4, lr="rewarm", lr_peak=4e-3}]'
-    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", ("checkpoint.every=4", phases))
+    phases = 'schedule=[{objective="clm", steps=4}, {objective="mlm", steps=6, lr="rewarm", lr_peak=4e-3}]'
+    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", ("checkpoint.keep_every=4", phases))
     run_distributed([case], world_size=1)
     kept = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2"), step=8, name="kept")
     # Steps 4 to 10 are one stretch of 6: one of warm-up, two of decay.
     assert _rates(kept) == pytest.approx([4e-3, 2e-3])
-    assert StepPlan(load_run(str(kept))).stretches[0].start == 4
+    assert StepPlan(load_run(str(kept))).stretches[-1].start == 4
     # Before that phase, the run's own stretch goes on.
-    early = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2"), step=4, name="early")
-    assert _rates(early) == pytest.approx([1e-2, 5e-3])
-    given = _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2") + "[lr]\npeak = 1e-3\n", step=8, name="given")
-    assert _rates(given) == pytest.approx([1e-3, 5e-4])
+    with pytest.raises(
+        SettingsError, match=r"part at step 2, before 4:\n  lr: from 0.01 to 0 x that over steps 3 to 4"
+    ):
+        _branch(tmp_path / "run", tmp_path, _MLM.replace("6", "2"), step=4, name="early")
+    again = _MLM.replace("6", "2") + '[lr]\nwarmup_steps = 0\ndecay_steps = 1\n[branch]\nlr = "rewarm"\n'
+    assert _rates(_branch(tmp_path / "run", tmp_path, again, step=4, name="early")) == pytest.approx([1e-2, 1e-2])
 
 
 def test_a_branch_keeps_the_angles_of_its_parents_phase(tmp_path: Path) -> None:
     phases = 'schedule=[{objective="clm", steps=2}, {objective="mlm", steps=2, model={rope_theta=5e4}}]'
-    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", ("checkpoint.every=2", "train.steps=4", phases))
+    every = ("checkpoint.every=2", "train.steps=4", "lr.decay_steps=0", phases)
+    case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", every)
     run_distributed([case], world_size=1)
     for step, theta in ((2, 10_000.0), (4, 50_000.0)):
         branch = _branch(tmp_path / "run", tmp_path, _MLM, step=step, name=f"at-{step}")
-        assert load_run(str(branch)).model.rope_theta == theta
+        settings = load_run(str(branch))
+        assert (settings.model.rope_theta, StepPlan(settings).model_at(step).rope_theta) == (10_000.0, theta)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[run]\nseed = 8\n", "[data]\nsequence_length = 32\n"],
-    ids=["seed", "length"],
+    ("text", "reason"),
+    [
+        ("[run]\nseed = 8\n", r"step 0, before 4:\n  run\.seed: 7 there, 8 here"),
+        ("[train]\nweight_decay = 0.5\n", r"step 0, before 4:\n  train\.weight_decay: 0\.1 there, 0\.5 here"),
+        ("[lr]\npeak = 1e-3\n", r"step 0, before 4:\n  lr: 0\.01 up to step 6 there, 0\.001 up to step 8 here"),
+        ('[lr]\nkind = "cosine"\n', r"step 1, before 4:\n  lr: "),
+    ],
+    ids=["seed", "weight decay", "peak", "cosine"],
 )
-def test_other_rows_begin_anew(trunk: Path, tmp_path: Path, text: str) -> None:
-    settings = load_run(str(_branch(trunk, tmp_path, _MLM + text)))
-    assert settings.fork is not None
-    assert (settings.fork.digest, StepPlan(settings).position(4)) == ("reset", 0)
+def test_what_would_have_made_the_first_steps_otherwise_is_refused(
+    trunk: Path, tmp_path: Path, text: str, reason: str
+) -> None:
+    """With the way out: another run that begins with these weights and moments."""
+    with pytest.raises(SettingsError, match=rf"{reason}(.|\n)*init\.from = .*step-00000004., init\.optimizer = .keep"):
+        _branch(trunk, tmp_path, _MLM + text)
+
+
+def test_rows_of_another_length_begin_with_the_first(trunk: Path, tmp_path: Path) -> None:
+    assert StepPlan(load_run(str(_branch(trunk, tmp_path, _MLM + "[data]\nsequence_length = 32\n")))).position(4) == 0
 
 
 def test_rows_go_on_with_another_number_of_them_a_step(trunk: Path, tmp_path: Path) -> None:
     settings = load_run(str(_branch(trunk, tmp_path, _MLM + "[train]\nglobal_batch_rows = 16\n")))
-    assert settings.fork is not None
-    assert (settings.fork.digest, settings.fork.changed) == ("keep", ())
     plan = StepPlan(settings)
     assert [plan.position(step) for step in (4, 5, 9)] == [32, 48, 112]
 
@@ -187,7 +195,7 @@ def test_rows_go_on_where_a_phase_names_the_corpus_of_the_run_again(tmp_path: Pa
     again = f'{{objective="mlm", steps=4, data={{train="{tmp_path / "corpus"}"}}, global_batch_rows=16}}'
     first = '{objective="clm", steps=4}'
     trunk = f"schedule=[{first}, {again}]"
-    run_distributed([RunCase(run_file, "zero0", ("checkpoint.keep_every=7", trunk))], world_size=1)
+    run_distributed([RunCase(run_file, "zero0", ("checkpoint.keep_every=7", "lr.decay_steps=0", trunk))], world_size=1)
     tail = again.replace("steps=4", "steps=1") if is_last else first
     plan = StepPlan(load_run(str(_branch(tmp_path / "run", tmp_path, f"schedule = [{tail}]", step=7))))
     in_one = trunk if is_last else f"schedule=[{first}, {again.replace('steps=4', 'steps=3')}, {first}]"
@@ -225,48 +233,31 @@ def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: 
 def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path) -> None:
     shutil.copytree(trunk.parent / "corpus", tmp_path / "moved")
     settings = load_run(str(_branch(trunk, tmp_path, _MLM + f'[data]\ntrain = "{tmp_path / "moved"}"\n')))
-    assert settings.fork is not None
-    assert (settings.fork.digest, settings.fork.positions) == ("keep", (32,))
-    assert StepPlan(settings).position(5) == 40
-
-
-def test_a_branch_of_a_branch_with_another_seed_counts_rows_from_there(trunk: Path, tmp_path: Path) -> None:
-    """Four steps of seed 7, four of seed 8 from row 0 on: row 32 of those comes next, not row 64."""
-    first = _branch(trunk, tmp_path, _MLM + "[run]\nseed = 8\n", name="first")
-    run_distributed([RunCase(str(first), "zero0", ("checkpoint.every=4",))], world_size=1)
-    settings = load_run(str(_branch(first.parent, tmp_path, _MLM, step=8, name="second")))
-    assert settings.fork is not None
-    assert (settings.fork.changed, settings.fork.digest, settings.fork.positions) == (("position",), "keep", (32,))
-    assert [StepPlan(settings).position(step) for step in (8, 9)] == [32, 40]
+    assert (settings.data.train, StepPlan(settings).position(5)) == (str(tmp_path / "moved"), 40)
 
 
 def test_an_objective_that_the_tail_has_otherwise_gets_another_name(trunk: Path, tmp_path: Path) -> None:
-    tail = _MLM + "[objectives.mlm]\nmask_ratio = 0.2\n"
+    tail = _MLM + '[objectives.mlm]\nmask_ratio = 0.2\n[branch]\nlr = "rewarm"\n'
     settings = load_run(str(_branch(trunk, tmp_path, tail, step=8)))
     assert [phase.objective for phase in settings.schedule] == ["clm", "mlm-to-8", "mlm"]
     assert [settings.objectives[name].plain()["mask_ratio"] for name in ("mlm-to-8", "mlm")] == [0.4, 0.2]
-    assert settings.fork is not None
-    # At step 8 the trunk has decayed, and one run of 14 steps has not.
-    assert settings.fork.changed == ("lr",)
 
 
-def test_a_branch_inside_a_batch_warm_up_has_a_phase_for_each_size(tmp_path: Path) -> None:
+def test_a_branch_inside_a_batch_warm_up_keeps_what_the_phase_was_made_for(tmp_path: Path) -> None:
     """Steps of 2, 2, 4 and 6 rows, then of 8; the branch leaves behind the third."""
     phases = 'schedule=[{objective="clm", steps=6, batch_warmup_rows=2, batch_warmup_tokens=768}]'
     rates = ("lr.warmup_steps=1", "lr.decay_steps=0", "checkpoint.keep_at=[3]")
     case = RunCase(str(write_run(tmp_path, phase_steps=4)), "zero0", (phases, *rates))
     run_distributed([case], world_size=1)
     settings = load_run(str(_branch(tmp_path / "run", tmp_path, _MLM, step=3)))
-    assert [(phase.steps, phase.global_batch_rows) for phase in settings.schedule] == [(2, 2), (1, 4), (6, None)]
-    assert settings.fork is not None
-    assert (settings.fork.changed, settings.fork.positions, StepPlan(settings).position(3)) == ((), (), 8)
+    assert [(phase.steps, phase.planned_steps) for phase in settings.schedule] == [(3, 6), (6, None)]
+    assert [StepPlan(settings).position(step) for step in (1, 2, 3, 4)] == [2, 4, 8, 16]
 
 
 def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -> None:
     text = _MLM + f'[data]\nvalidation = "{trunk.parent / "corpus"}"\n'
     settings = load_run(str(_branch(trunk, tmp_path, text)))
-    assert settings.fork is not None
-    assert (settings.fork.digest, settings.fork.changed) == ("keep", ())
+    assert StepPlan(settings).position(4) == 32
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,23 @@ def test_corpora_are_known_by_their_hashes_where_these_are_given() -> None:
     assert parting(there, replace(here, corpora={"data.train": "60"})).keys == ("data.train",)
 
 
-def test_what_has_changed_on_purpose_is_left_out() -> None:
-    other = _run(run={"dir": "x", "seed": 8}, objectives={"mlm": {"mask_ratio": 0.3}})
-    assert parting(_run(), other, changed=["run.seed"]).step == 4
-    assert parting(_run(), other, changed=["run.seed", "objectives.mlm.mask_ratio"]) == Parting(12)
+def test_a_run_that_is_left_on_the_way_is_the_same_up_to_there() -> None:
+    """In a warm-up of rate or rows, in a ramp, in a decay: what a phase and a rate were made for stays with them."""
+    draw, tried = random.Random(5), 0
+    while tried < 300:
+        if (whole := _declared(raw := _random_run(draw))) is None:
+            continue
+        phases = whole.plan.schedule.phases
+        step = draw.randint(1, phases[-1].stop)
+        past = [
+            given | {"steps": min(phase.stop, step) - phase.start, "planned_steps": phase.stop - phase.start}
+            for given, phase in zip(raw["schedule"], phases, strict=True)
+            if phase.start < step
+        ]
+        if (end := whole.plan.stretch_at(step - 1).stop) > step:
+            past[-1]["lr_planned_to"] = end
+        cut = _declared(raw | {"schedule": [*past, {"objective": "clm", "steps": 8, "lr": "rewarm"}]})
+        assert cut is not None
+        assert parting(Course(whole), Course(cut)).step >= step, (raw, step)
+        assert [_at(whole, number) for number in range(step)] == [_at(cut, number) for number in range(step)]
+        tried += 1

@@ -45,11 +45,6 @@ class MixEntry(Settings):
         return (self.share, self.share) if isinstance(self.share, float) else (self.share.first, self.share.last)
 
     @property
-    def mean_share(self) -> float:
-        """Share over the whole phase."""
-        return sum(self.ends) / 2
-
-    @property
     def is_ramp(self) -> bool:
         """True where the share is another one in the course of the phase."""
         return len(set(self.ends)) > 1

@@ -42,6 +42,12 @@ class PhaseSettings(Settings):
     """With `lr = "rewarm"`: steps of that warm-up; unset: `lr.warmup_steps`."""
     lr_decay_steps: int | None = Field(default=None, ge=0)
     """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
+    planned_steps: int | None = Field(default=None, gt=0)
+    """Steps that the phase was made for, where a branch leaves it earlier: shares, objectives and batch warm-up go
+    their way over these. Unset: its own."""
+    lr_planned_to: int | None = Field(default=None, gt=0)
+    """In a phase behind which the learning rate warms up again: the step at which the rate before was to end, where a
+    branch leaves it earlier. Unset: the end of the phase."""
     optimizer: Literal["keep", "reset"] = "keep"
     """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
 

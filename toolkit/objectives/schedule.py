@@ -69,6 +69,8 @@ class Phase:
     start: int
     stop: int
     rows: PhaseRows
+    planned_steps: int
+    """Those over which what changes in its course does so; more than its own where a branch left it."""
 
     @property
     def objective(self) -> str:
@@ -86,8 +88,13 @@ class Phase:
         return tuple(entry.objective for entry in self.mix)
 
     def progress_at(self, step: int) -> float:
-        """Progress of update `step` in the phase: 0 at the first and 1 at the last; 1 where there is one."""
-        return (step - self.start) / (self.stop - 1 - self.start) if self.stop - self.start > 1 else 1.0
+        """Progress of update `step` in the phase: 0 at the first and 1 at the last planned one; 1 where that is one."""
+        return (step - self.start) / (self.planned_steps - 1) if self.planned_steps > 1 else 1.0
+
+    def mean_share(self, entry: MixEntry, *, stop: int | None = None) -> float:
+        """Share of the rows that an entry of its mix has, over its steps up to `stop`; None: over all."""
+        last = (self.stop if stop is None else min(stop, self.stop)) - 1
+        return (entry.share_at(self.progress_at(self.start)) + entry.share_at(self.progress_at(last))) / 2
 
     def rows_before(self, step: int) -> int:
         """Rows of the phase in the first `step` updates of the run."""
@@ -138,13 +145,19 @@ class Schedule:
                     f"phase {index + 1} of the schedule ({phase.name}, fraction {phase.fraction}) gets none of "
                     f"train.steps = {total_steps}. Raise its fraction or train.steps."
                 )
-            if stop - start < (ramp := rows[index].warmup_steps):
+            planned = phase.planned_steps or stop - start
+            if planned < stop - start:
+                raise SettingsError(
+                    f"schedule.{index}.planned_steps={planned} is less than the phase has, {stop - start}.\n"
+                    "Leave it out, or give the steps that a longer phase had, of which this one is the beginning."
+                )
+            if planned < (ramp := rows[index].warmup_steps):
                 raise SettingsError(
                     f"phase {index + 1} of the schedule ({phase.name}) has {counted(stop - start, 'step')}, and its "
                     f"batch-size warm-up takes {counted(ramp, 'step')}.\nLower batch_warmup_tokens, or make the phase "
                     "longer."
                 )
-            found.append(Phase(index, phase.entries, start, stop, rows[index]))
+            found.append(Phase(index, phase.entries, start, stop, rows[index], planned))
         return cls(tuple(found))
 
     @property

@@ -1,14 +1,12 @@
 """Branches: a new run that leaves another one at a kept checkpoint, with another tail.
 
-A branch's run.toml is that of a whole run, a fork of its parent: the parent's phases up to there, then the tail's, and
-the tail's keys on top. The parent is read only.
+A branch is a run with more phases: its run.toml has the parent's up to there, then the tail's, and the tail's keys as
+keys of these. It is a fork, so what would have made the steps before otherwise is refused. The parent is read only.
 """
 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,21 +18,21 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
+from toolkit.model.config import ModelSettings
 from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import saved_settings
+from toolkit.run.identity import flat, saved_settings, snapshot
 from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
-from toolkit.run.parting import Course, parting
 from toolkit.run.start import Start
-from toolkit.run.step_plan import changed_data
+from toolkit.run.step_plan import FREE_IN_PHASES, changed_data
 from toolkit.run.toml_files import apply_override, read_toml
 
 # What a tail does not take from its parent.
 _OWN = ("schedule", "fork")
-_OF_A_RISE = {"lr_peak", "lr_warmup_steps", "lr_decay_steps"}
+_OF_A_RISE = ("peak", "warmup_steps", "decay_steps")
 
 
 class TailSettings(Settings):
@@ -64,13 +62,13 @@ def make_branch(
         raise SettingsError(f"{tail}: {explain(error, TailSettings, group='branch')}") from None
     before = declare_settings(saved_settings(manifest))
     _check_output(output, parent)
-    model = {key: value for key, value in manifest.table("model").items() if value is not None}
-    merged = _merged(to_plain(before.settings) | {"model": model}, raw, tail_file=tail, output=output)
-    whole = _whole(merged, raw, before, step, choices=choices, origin=str(tail))
-    # Where one warms up again, what was before need not fit the lengths of the tail.
-    changed = ["lr"] if any(entry["lr"] == "rewarm" for entry in whole["schedule"]) else []
-    whole["fork"] = {"from": str(checkpoint), "step": step, "changed": changed}
-    run = _gone_on(complete_run(whole, [], origin=str(tail)), before, manifest)
+    merged = _merged(to_plain(before.settings), raw, tail_file=tail, output=output)
+    whole = _whole(merged, raw, before, manifest, choices=choices, origin=str(tail))
+    run = complete_run(whole | {"fork": {"from": str(checkpoint), "step": step}}, [], origin=str(tail))
+    corpora = open_corpora(run)
+    for check in CHECKS.data:
+        check(run.settings, corpora)
+    Start(initial=manifest).check(run, corpora)
     file = RunFolder(output).settings_file
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -133,8 +131,7 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
         elif key == "objectives":
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
-            before = _without_other_decay(raw[key], value) if key == "lr" else raw[key]
-            raw[key] = changed_data(before, value) if key == "data" else {**before, **value}
+            raw[key] = changed_data(raw[key], value) if key == "data" else {**raw[key], **value}
     run = raw["run"]
     if isinstance(tail.get("run"), Mapping) and tail["run"].get("dir", str(output)) != str(output):
         raise SettingsError(
@@ -154,6 +151,115 @@ def _objective(before: Any, given: Any) -> Any:
     return {**before, **given}
 
 
+def _whole(
+    merged: dict[str, Any],
+    tail: Mapping[str, Any],
+    before: DeclaredRun,
+    manifest: CheckpointManifest,
+    *,
+    choices: TailSettings,
+    origin: str,
+) -> dict[str, Any]:
+    """The whole run: phases that the parent had up to the step, and those of the tail with their lengths as steps."""
+    # Mistakes of a tail are told by its own numbers of phases; its learning rate is that of the whole.
+    alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
+    declared, step = to_plain(before.settings), manifest.step
+    past = _past(before, step)
+    scheduled = {entry.objective for phase in past for entry in phase.entries}
+    names = {name: _old_name(name, merged, declared, step) for name in scheduled}
+    past = [phase.renamed(names) for phase in past]
+    # Data, rows and angles of the run stay those of the steps before; the tail's are its phases' own.
+    given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
+    before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
+    model, angles = _model(declared["model"], merged["model"], before.plan.model_at(step - 1))
+    phases = []
+    for phase, entry in zip(alone.plan.schedule.phases, alone.settings.schedule, strict=True):
+        rows = entry.global_batch_rows or (tail_rows if tail_rows != before_rows else None)
+        data = given | (entry.data or {})
+        own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
+        update = {"global_batch_rows": rows, "data": own or None, "model": angles | (entry.model or {}) or None}
+        phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
+    lr, phases = _with_rates(before, step, past, phases, given=tail.get("lr", {}), choices=choices)
+    moved = _moved(alone, before, manifest)
+    schedule = [entry.model_copy(update={"data": _placed(entry.data, moved)}) for entry in phases]
+    validation = {key: value for key, value in merged["data"].items() if key == "validation"}
+    train = {key: value for key, value in merged["train"].items() if key != "steps"}
+    return {key: value for key, value in merged.items() if key != "scheduler"} | {
+        "model": model,
+        "data": _placed(declared["data"], moved) | validation,
+        "train": train | {"global_batch_rows": before_rows},
+        "lr": lr,
+        "objectives": merged["objectives"]
+        | {new: declared["objectives"][old] for old, new in names.items() if old != new},
+        "schedule": [entry.model_dump(by_alias=True, exclude_none=True) for entry in schedule],
+    }
+
+
+def _model(
+    declared: dict[str, Any], merged: dict[str, Any], last: ModelSettings
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`[model]` of the whole run, and the keys of it that the tail's phases have: the tail's, else the last phase's."""
+    given = {key: value for key, value in merged.items() if declared.get(key) != value}
+    known = last.model_dump(mode="json", exclude_none=True) | given
+    own = {key: value for key, value in known.items() if key in FREE_IN_PHASES and declared.get(key) != value}
+    of_run = {key: value for key, value in merged.items() if key not in own}
+    return of_run | {key: declared[key] for key in own if key in declared}, own
+
+
+def _with_rates(
+    before: DeclaredRun,
+    step: int,
+    past: list[PhaseSettings],
+    phases: list[PhaseSettings],
+    *,
+    given: Any,
+    choices: TailSettings,
+) -> tuple[Any, list[PhaseSettings]]:
+    """`[lr]` of the whole run, and its phases: peak, warm-up and decay of a tail are those of its phases that warm up.
+
+    Where the rate is kept, they are those of the stretch that goes on, whose warm-up is as long as it was.
+    """
+    if not isinstance(given, Mapping):
+        return given, [*past, *phases]
+    stretch = before.plan.stretch_at(step - 1)
+    lr = _without_other_decay(to_plain(before.settings)["lr"], given)
+    lr |= {key: value for key, value in given.items() if key not in _OF_A_RISE}
+    own = {f"lr_{key}": given[key] for key in _OF_A_RISE if key in given}
+    phases = [phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer}), *phases[1:]]
+    for number, entry in enumerate(phases):
+        if entry.lr == "rewarm":
+            unset = {key: value for key, value in own.items() if getattr(entry, key) is None}
+            phases[number] = entry.model_copy(update=unset)
+    planned = stretch.planned_stop if choices.lr == "rewarm" and stretch.planned_stop > step else None
+    past[-1] = past[-1].model_copy(update={"lr_planned_to": planned})
+    if choices.lr == "keep":
+        if stretch.settings.warmup_steps is None:
+            own = {"lr_warmup_steps": stretch.settings.ramps(stretch.num_steps)[0]} | own
+        begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
+        if begun is None:
+            lr |= {key.removeprefix("lr_"): value for key, value in own.items()}
+        else:
+            past[begun] = past[begun].model_copy(update=own)
+    return lr, [*past, *phases]
+
+
+def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
+    """Corpora that the tail names by another place than the parent does, by the parent's."""
+    there, here = (flat(snapshot(run.settings)) for run in (before, alone))
+    places = {found: there[key] for key, found in manifest.corpora.items() if not key.startswith("data.validation")}
+    named = {found: here[key] for key, found in open_corpora(alone).hashes().items()}
+    return {place: named[found] for found, place in places.items() if named.get(found, place) != place}
+
+
+def _placed(value: Any, moved: Mapping[str, str]) -> Any:
+    """`[data]` with corpora at other places."""
+    if isinstance(value, dict):
+        return {key: _placed(part, moved) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_placed(part, moved) for part in value]
+    return moved.get(value, value) if isinstance(value, str) else value
+
+
 def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """`[lr]` of the parent without its decay, where the tail's schedule is of another kind, or gives its own length."""
     others: tuple[str, ...] = ("decay_steps",) if "decay_fraction" in given else ()
@@ -162,61 +268,14 @@ def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> di
     return {key: value for key, value in before.items() if key not in others}
 
 
-def _whole(
-    merged: dict[str, Any],
-    tail: Mapping[str, Any],
-    before: DeclaredRun,
-    step: int,
-    *,
-    choices: TailSettings,
-    origin: str,
-) -> dict[str, Any]:
-    """The whole run: phases that the parent had up to the step, and those of the tail with their lengths as steps."""
-    # Mistakes of a tail are told by its own numbers of phases; its learning rate is that of the whole.
-    alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
-    rate, declared = tail.get("lr"), to_plain(before.settings)
-    past = _past(before, step, given=rate if isinstance(rate, Mapping) else {})
-    scheduled = {entry.objective for phase in past for entry in phase.entries}
-    names = {name: _old_name(name, merged, declared, step) for name in scheduled}
-    past = [phase.renamed(names) for phase in past]
-    # Data and rows of the run stay those of the steps before; the tail's are its phases' own.
-    given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
-    before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
-    phases = []
-    for phase, entry in zip(alone.plan.schedule.phases, alone.settings.schedule, strict=True):
-        rows = entry.global_batch_rows or (tail_rows if tail_rows != before_rows else None)
-        data = given | (entry.data or {})
-        own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
-        update = {"global_batch_rows": rows, "data": own or None}
-        phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
-    phases[0] = phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer})
-    validation = {key: value for key, value in merged["data"].items() if key == "validation"}
-    train = {key: value for key, value in merged["train"].items() if key != "steps"}
-    return {key: value for key, value in merged.items() if key != "scheduler"} | {
-        "data": declared["data"] | validation,
-        "train": train | {"global_batch_rows": before_rows},
-        "objectives": merged["objectives"]
-        | {new: declared["objectives"][old] for old, new in names.items() if old != new},
-        "schedule": [entry.model_dump(by_alias=True, exclude_none=True) for entry in (*past, *phases)],
-    }
-
-
-def _past(before: DeclaredRun, step: int, *, given: Mapping[str, Any]) -> list[PhaseSettings]:
-    """The phases of the parent up to the step; keys of the learning rate that are given hold for its last stretch."""
+def _past(before: DeclaredRun, step: int) -> list[PhaseSettings]:
+    """The phases of the parent up to the step."""
     entries = []
     for phase, entry in zip(before.plan.schedule.phases, before.settings.schedule, strict=True):
-        steps, rows = min(phase.stop, step) - phase.start, phase.rows
-        if steps <= 0:
+        if (steps := min(phase.stop, step) - phase.start) <= 0:
             break
-        entry = entry.of_steps(steps).model_copy(update=dict.fromkeys({f"lr_{key}" for key in given} & _OF_A_RISE))
-        if rows.warmup_steps <= steps:
-            entries.append(entry)
-            continue
-        # A batch warm-up that was not over: a phase for each size, of which the first begins what the phase began.
-        for start, stop in pairwise([0, *(end for end in rows.warmup_ends if end < steps), steps]):
-            own = {"global_batch_rows": rows.at(start), "batch_warmup_rows": None, "batch_warmup_tokens": None}
-            entries.append(entry.of_steps(stop - start).model_copy(update=own))
-            entry = entry.model_copy(update={"lr": "keep", "optimizer": "keep", **dict.fromkeys(_OF_A_RISE)})
+        planned = phase.planned_steps if phase.planned_steps > steps else None
+        entries.append(entry.of_steps(steps).model_copy(update={"planned_steps": planned}))
     return entries
 
 
@@ -226,47 +285,15 @@ def _old_name(name: str, merged: Mapping[str, Any], declared: Mapping[str, Any],
     return name if theirs is None or theirs == ours else f"{name}-to-{step}"
 
 
-def _gone_on(run: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> DeclaredRun:
-    """The run after a look at the corpora: where rows and digest go on, and what is otherwise than in the parent."""
-    fork, plan, step = run.settings.fork, run.plan, manifest.step
-    assert fork is not None
-    corpora, settings = open_corpora(run), run.settings
-    for check in CHECKS.data:
-        check(settings, corpora)
-    there, here = Course(before, manifest.corpora), Course(run, corpora.hashes())
-    read = {}
-    for phase in before.plan.schedule.phases:
-        if phase.start < step and settings.run.seed == before.settings.run.seed:
-            order = repr([held.value for held in there.rows_of(phase.index).values()])
-            read[order] = before.plan.rows_read(step, before.plan.data[phase.index])
-    numbers = [phase.index for phase in plan.schedule.phases if phase.start >= step]
-    orders = [repr([held.value for held in here.rows_of(number).values()]) for number in numbers]
-    positions = tuple(read.get(order, 0) for order in orders)
-    if positions == tuple(plan.rows_read(step, plan.data[number]) for number in numbers):
-        positions = ()
-    update = {"digest": "keep" if orders[0] in read else "reset", "positions": positions}
-    run = declare_settings(settings.model_copy(update={"fork": fork.model_copy(update=update)}))
-    changed = [*fork.changed]
-    while (found := parting(there, replace(here, run=run), changed=changed)).step < step:
-        changed += found.keys
-    fork = fork.model_copy(update={**update, "changed": tuple(changed)})
-    run = declare_settings(settings.model_copy(update={"fork": fork}))
-    Start(initial=manifest).check(run, corpora)
-    return run
-
-
 def _notes(run: DeclaredRun, before: DeclaredRun, choices: TailSettings) -> list[str]:
     fork, plan = run.settings.fork, run.plan
     assert fork is not None
     step, total, position = fork.step, plan.schedule.total_steps, plan.position(fork.step)
     last, first = before.plan.learning_rate(step - 1), plan.learning_rate(step)
     kept = "kept" if choices.optimizer == "keep" else "reset"
-    rows = "go on" if fork.digest == "keep" else "start over, as data or seed differ"
-    later = (plan.rows_read(step, data) for data in plan.data[plan.schedule.phase_at(step).index :])
-    if fork.digest == "reset" and any(later):
-        rows = "start over, but for later phases on the trunk's data"
+    rows = "go on" if position else "are those of other data from the first on"
     return [
         f"from step {step:,} of {before.settings.run.dir} on: {counted(total - step, 'step')}, to step {total:,}",
-        f"optimizer {kept}; rows and digest {rows} (position {position:,})",
+        f"optimizer {kept}; rows {rows} (position {position:,})",
         f"learning rate {choices.lr}: {last:.3g} at step {step:,}, {first:.3g} at the next",
     ]

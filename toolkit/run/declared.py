@@ -31,7 +31,7 @@ class DeclaredRun:
         """Targets per position over the whole schedule."""
         schedule = self.plan.schedule
         targets = sum(
-            (phase.stop - phase.start) * entry.mean_share * self.targets_per_position(entry.objective)
+            (phase.stop - phase.start) * phase.mean_share(entry) * self.targets_per_position(entry.objective)
             for phase in schedule.phases
             for entry in phase.mix
         )

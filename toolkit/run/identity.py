@@ -13,9 +13,7 @@ from toolkit.core.text import quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
-from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.old_branches import as_now
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
@@ -32,7 +30,7 @@ _FREE = (
     # What exports say; rows may be longer.
     "model.max_position_embeddings",
     # Where it began is nothing to a run that has steps of its own.
-    *("fork.from", "fork.step", "fork.changed", "fork.digest"),
+    *("fork.from", "fork.step"),
 )
 
 
@@ -77,36 +75,6 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
                 f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
                 "Put the corpus back, or give the new run another run.dir."
             )
-
-
-def check_fork_corpora(run: DeclaredRun, saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse a fork whose rows go on in a phase with other corpora than `saved`, the run's before; both are hashes."""
-    settings, plan, fork = run.settings, run.plan, run.settings.fork
-    assert fork is not None
-    parents, forks, others = _corpora_of_phases(saved), _corpora_of_phases(found), dict[str, None]()
-    # A phase at position 0 reads data that are new to it; one without a position has the data of the first phase.
-    phases = [phase.index for phase in plan.schedule.phases if phase.start >= fork.step]
-    for number, position in zip(phases, fork.positions, strict=False):
-        first = plan.data.index(plan.data[number])
-        group = f"schedule.{first}.data" if "train" in (settings.schedule[first].data or {}) else "data"
-        if position > 0 and forks[group] not in parents.values():
-            others[f"{group}.train"] = None
-    if others:
-        raise CorpusError(
-            "the rows of this fork go on where the run before stopped (fork.positions), but its corpora are others: "
-            f"{', '.join(others)}.\n"
-            "Put the corpora back, or make the branch again with `toolkit branch`."
-        )
-
-
-def _corpora_of_phases(hashes: Mapping[str, str]) -> dict[str, list[str]]:
-    """The training corpora's hashes, in one order, by the group of settings that names them."""
-    groups: dict[str, list[str]] = {}
-    for key in sorted(hashes):
-        group, is_training, _ = key.partition(".train")
-        if is_training and not key.startswith("data.validation"):
-            groups.setdefault(group, []).append(hashes[key])
-    return groups
 
 
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:
@@ -176,7 +144,7 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
     """The same without objectives."""
     with _set_up(manifest):
-        return RunSettings.model_validate(as_now(manifest.settings) | {"objectives": {}})
+        return RunSettings.model_validate(manifest.settings | {"objectives": {}})
 
 
 def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
@@ -209,7 +177,7 @@ def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
 
 def _validated(saved: Mapping[str, Any]) -> RunSettings:
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
-    return RunSettings.model_validate(as_now(saved) | {"objectives": objectives})
+    return RunSettings.model_validate({**saved, "objectives": objectives})
 
 
 def _shown(settings: dict[str, Any], key: str) -> str:

@@ -21,7 +21,6 @@ from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import check_own_folder
-from toolkit.run.old_branches import as_fork, as_now
 from toolkit.run.settings import RunSettings
 from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
@@ -102,13 +101,13 @@ def complete_run(raw: dict[str, Any], mistakes: list[UserError], *, origin: str)
 
 def read_resolved(path: Path) -> DeclaredRun:
     """A run from the run.toml that it wrote: nothing is filled in from other files."""
-    return _validate(as_now(read_toml(path)), str(path), [])
+    return _validate(read_toml(path), str(path), [])
 
 
 def read_without_objectives(path: Path) -> RunSettings:
     """Settings of a run.toml for who only looks: a run's objectives may need a plugin that is not installed there."""
     try:
-        return RunSettings.model_validate(as_now(read_toml(path)) | {"objectives": {}})
+        return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
     except ValidationError as error:
         raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
 
@@ -168,9 +167,7 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
 
 def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:
     """The run; what is wrong is raised together with the mistakes of before."""
-    with _collected(mistakes):
-        raw = as_fork(raw)
-    raw = {key: raw[key] for key in raw if key != "branch" or not mistakes} | {"objectives": _declared(raw, mistakes)}
+    raw = raw | {"objectives": _declared(raw, mistakes)}
     wrong: set[str] = set()
     try:
         settings = RunSettings.model_validate(raw)

@@ -6,7 +6,7 @@ rate is compared as a formula: two schedules may have one value at a step and no
 found early (a decay's first step is still at the peak), and never late.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from toolkit.objectives.base import at_progress
 from toolkit.objectives.registry import DeclaredObjective, declare, get
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import ROPE, flat, is_free, snapshot
-from toolkit.run.settings import EVERYTHING
 from toolkit.run.step_plan import StepPlan
 
 _WHOLE = ("run.", "precision", "init", "model.", "train.")
@@ -70,7 +69,7 @@ class Course:
             found.update(phase.start + stop for stop in (0, *phase.rows.warmup_ends))
         for stretch in self.run.plan.stretches:
             warmup, decay = stretch.settings.ramps(stretch.num_steps)
-            found.update((stretch.start, stretch.start + warmup, stretch.stop - decay))
+            found.update((stretch.start, stretch.start + warmup, stretch.planned_stop - decay))
         return found
 
     def whole(self) -> dict[str, Held]:
@@ -102,7 +101,8 @@ class Course:
         if self.run.settings.train.on_spike == "skip":
             found["phase.start"] = Held(phase.start, f"begins behind step {phase.start:,}")
         if any(entry.is_ramp for entry in phase.mix) or any(map(_changes, objectives)):
-            found["phase"] = Held((phase.start, phase.stop), f"steps {phase.start + 1:,} to {phase.stop:,}")
+            stop = phase.start + phase.planned_steps
+            found["phase"] = Held((phase.start, stop), f"steps {phase.start + 1:,} to {stop:,}")
         model = _plain(plan.model_at(step).model_dump(), "model.")
         found |= {key: held for key, held in model.items() if key.startswith(_ROPE)}
         found |= self.rows_of(phase.index)
@@ -130,27 +130,25 @@ class Course:
         return {"data.train": train} | _plain(data.model_dump(exclude={"train", "validation"}), "data.")
 
 
-def parting(a: Course, b: Course, *, changed: Collection[str] = ()) -> Parting:
-    """The first update that two runs do not make alike, and why; keys that are `changed` are not compared.
+def parting(a: Course, b: Course) -> Parting:
+    """The first update that two runs do not make alike, and why.
 
     Layout, kernels, and what is only saved, logged or evaluated are not looked at.
     """
     stop = min(a.run.plan.schedule.total_steps, b.run.plan.schedule.total_steps)
-    if EVERYTHING in changed:
-        return Parting(stop)
-    if differing := _differing(a.whole(), b.whole(), changed):
+    if differing := _differing(a.whole(), b.whole()):
         return Parting(0, tuple(differing), tuple(differing.values()))
     for step in sorted(a.bends() | b.bends()):
-        if step < stop and (differing := _differing(a.at(step), b.at(step), changed)):
+        if step < stop and (differing := _differing(a.at(step), b.at(step))):
             return Parting(step, tuple(differing), tuple(differing.values()))
     return Parting(stop)
 
 
-def _differing(there: Mapping[str, Held], here: Mapping[str, Held], changed: Collection[str]) -> dict[str, str]:
+def _differing(there: Mapping[str, Held], here: Mapping[str, Held]) -> dict[str, str]:
     """Keys that differ, each with both values in words."""
     nothing = _held(None)
     found = {}
-    for key in sorted((there.keys() | here.keys()) - set(changed)):
+    for key in sorted(there.keys() | here.keys()):
         theirs, ours = there.get(key, nothing), here.get(key, nothing)
         if theirs.value != ours.value:
             found[key] = f"{key}: {theirs.shown} there, {ours.shown} here"
@@ -184,7 +182,7 @@ def _rate(plan: StepPlan, step: int) -> Held:
     """Formula of the learning rate from a bend on."""
     stretch = plan.stretch_at(step)
     lr, (warmup, decay) = stretch.settings, stretch.settings.ramps(stretch.num_steps)
-    top, bottom = stretch.start + warmup, stretch.stop - decay
+    top, bottom = stretch.start + warmup, stretch.planned_stop - decay
     # The only step of a warm-up is at the peak, as is that of a decay.
     if step < top and warmup > 1:
         shown = f"from 0 to {lr.peak:g} over steps {stretch.start + 1:,} to {top:,}"
@@ -193,5 +191,5 @@ def _rate(plan: StepPlan, step: int) -> Held:
     if step < bottom or decay == 1:
         return Held(lr.peak, f"{lr.peak:g} up to step {bottom:,}")
     shape = lr.decay if lr.kind == "wsd" else lr.kind
-    shown = f"from {lr.peak:g} to {lr.floor:g} x that over steps {bottom + 1:,} to {stretch.stop:,} ({shape})"
-    return Held((lr.peak, lr.floor, shape, bottom, stretch.stop), shown)
+    shown = f"from {lr.peak:g} to {lr.floor:g} x that over steps {bottom + 1:,} to {stretch.planned_stop:,} ({shape})"
+    return Held((lr.peak, lr.floor, shape, bottom, stretch.planned_stop), shown)

@@ -79,10 +79,6 @@ class InitSettings(Settings):
         return self
 
 
-EVERYTHING = "*"
-"""In `fork.changed`: nothing is compared."""
-
-
 class ForkSettings(Settings):
     """Step at which a run takes over from another one that made the same steps up to there."""
 
@@ -90,12 +86,6 @@ class ForkSettings(Settings):
     """The checkpoint that it goes on from, as if it were its own; needed until the run has one."""
     step: int = Field(gt=0)
     """Updates made by then."""
-    changed: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), strict=False)
-    """What may be otherwise than in that run before the step, by the keys that a refusal names; `*`: anything."""
-    digest: Literal["keep", "reset"] = "keep"
-    """`reset`: the digest of rows starts over at the step."""
-    positions: tuple[Annotated[int, Field(ge=0)], ...] = Field((), strict=False)
-    """Rows read by then of the data of each phase from the step on; unset: those of the schedule."""
 
 
 class LogSettings(Settings):

@@ -19,7 +19,6 @@ from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
-    check_fork_corpora,
     check_same_corpora,
     check_same_model,
     check_same_run,
@@ -117,16 +116,17 @@ class Start:
             )
         check_same_model(settings, self.initial)
         if fork is not None:
-            check_fork_corpora(run, self.initial.corpora, corpora.hashes())
             saved = saved_settings(self.initial)
             there = Course(DeclaredRun(saved, StepPlan(saved)), self.initial.corpora)
-            found = parting(there, Course(run, corpora.hashes()), changed=fork.changed)
+            found = parting(there, Course(run, corpora.hashes()))
             if found.step < fork.step:
                 raise SettingsError(
                     f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before "
                     f"{fork.step:,}:\n  "
                     + "\n  ".join(found.reasons)
-                    + "\nMake these equal, or fork at an earlier step. To go on otherwise from there: `toolkit branch`."
+                    + "\nMake these equal, or leave that run at an earlier step. Phases from there on may have "
+                    'objectives, data, rows and a learning rate of their own (lr = "rewarm", in a tail under '
+                    f'[branch]). Anything else is a new run: init.from = "{fork.source}", init.optimizer = "keep".'
                 )
 
     def later_copy(self) -> list[str]:

@@ -18,9 +18,10 @@ from toolkit.model.config import ModelSettings
 from toolkit.objectives.mixture import dealt_rows
 from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.objectives.schedule import Phase, Schedule
-from toolkit.run.settings import EVERYTHING, RunSettings
+from toolkit.run.settings import RunSettings
 
-_FREE_IN_PHASES = ("rope_theta", "local_rope_theta", "rope_scaling", "max_position_embeddings")
+FREE_IN_PHASES = ("rope_theta", "local_rope_theta", "rope_scaling", "max_position_embeddings")
+"""Keys of `[model]` that a phase may have otherwise."""
 
 
 def schedule_of(settings: RunSettings) -> Schedule:
@@ -57,9 +58,9 @@ def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> Model
     if phase.model is None:
         return shared
     group = f"schedule.{number}.model"
-    if fixed := sorted(phase.model.keys() - _FREE_IN_PHASES):
+    if fixed := sorted(phase.model.keys() - FREE_IN_PHASES):
         raise SettingsError(
-            f"{group}.{fixed[0]}: a phase may have other values of {', '.join(_FREE_IN_PHASES)}; the rest of [model] "
+            f"{group}.{fixed[0]}: a phase may have other values of {', '.join(FREE_IN_PHASES)}; the rest of [model] "
             "is one for the whole run.\nLeave the key out, or give it in [model]."
         )
     if number == 0:
@@ -77,11 +78,13 @@ class Stretch:
     start: int
     stop: int
     settings: LearningRateSettings
+    planned_stop: int
+    """Where it was to stop; later than `stop` where a branch left it."""
 
     @property
     def num_steps(self) -> int:
-        """Updates in it."""
-        return self.stop - self.start
+        """Updates that it was made for."""
+        return self.planned_stop - self.start
 
     def describe(self) -> str:
         """Shape, lengths and peak in words."""
@@ -108,7 +111,6 @@ class StepPlan:
         self._phases = settings.schedule
         fork = settings.fork
         self.first_step = 0 if fork is None else fork.step
-        self._positions = () if fork is None else fork.positions
         if self.first_step >= self.schedule.total_steps:
             raise SettingsError(
                 f"fork.step={self.first_step:,} is not before the end of the schedule, which has "
@@ -149,7 +151,7 @@ class StepPlan:
         if len(phase.mix) == 1:
             return np.array([self.rows_at(step)])
         if phase.index not in self._dealt:
-            sizes = [phase.rows.at(number) for number in range(phase.stop - phase.start)]
+            sizes = [phase.rows.at(number) for number in range(phase.planned_steps)]
             self._dealt[phase.index] = dealt_rows(phase.mix, sizes)
         rows_P: IntArray = self._dealt[phase.index][step - phase.start]
         return rows_P
@@ -183,12 +185,7 @@ class StepPlan:
 
     def rows_read(self, step: int, data: DataSettings) -> int:
         """Rows of these data in the first `step` updates."""
-        phases, known = self.schedule.phases, 0
-        if self._positions:
-            phases = tuple(phase for phase in phases if phase.start >= self.first_step)
-            positions = zip(phases, self._positions, strict=False)
-            known = next((read for phase, read in positions if self.data[phase.index] == data), 0)
-        return known + sum(phase.rows_before(step) for phase in phases if self.data[phase.index] == data)
+        return sum(phase.rows_before(step) for phase in self.schedule.phases if self.data[phase.index] == data)
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the update with 0-based index `step`."""
@@ -203,7 +200,7 @@ class StepPlan:
         """True where the learning rate has left its peak for good within the first `step` updates of its stretch."""
         stretch = next(stretch for stretch in self.stretches if step <= stretch.stop)
         _, decay = stretch.settings.ramps(stretch.num_steps)
-        return step > stretch.stop - decay
+        return step > stretch.planned_stop - decay
 
     def describe_learning_rate(self) -> str:
         """Shape, lengths and peak in words, of each stretch."""
@@ -236,10 +233,17 @@ class StepPlan:
                     )
                 given = {key: getattr(entry, f"lr_{key}") for key in ("peak", "warmup_steps", "decay_steps")}
                 own[phase.start] = {key: value for key, value in given.items() if value is not None}
-        # Where another rate was before the fork, only what follows has to fit.
-        is_other = settings.fork is not None and {"lr", EVERYTHING} & {*settings.fork.changed}
+        planned = {
+            phase.stop: entry.lr_planned_to
+            for phase, entry in zip(self.schedule.phases, self._phases, strict=True)
+            if entry.lr_planned_to is not None
+        }
+        if wrong := sorted(stop for stop, end in planned.items() if stop not in own or end < stop):
+            raise SettingsError(
+                f"lr_planned_to={planned[wrong[0]]} in the phase that ends at step {wrong[0]:,}: it is a later step, "
+                'and the next phase has lr = "rewarm".\nLeave it out.'
+            )
         return tuple(
-            Stretch(start, stop, settings.lr.model_copy(update=own[start]))
+            Stretch(start, stop, settings.lr.model_copy(update=own[start]), planned.get(stop, stop))
             for start, stop in pairwise([*own, self.schedule.total_steps])
-            if not (is_other and stop <= self.first_step)
         )

@@ -4,13 +4,12 @@ Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from toolkit.checkpoint.read import Checkpoint, ParameterState, open_checkpoint, open_unverified
-from toolkit.data import DIGEST_START
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.saving import load_checkpoint
@@ -95,16 +94,13 @@ class Beginning:
             kept = "with its optimizer" if first.optimizer == "keep" else "with a new optimizer"
             grown = "" if growth is None else f", {growth.describe()}"
             told = [f"starting from {first.source} (step {manifest.step}){grown}, {kept}"]
-            is_one_run = settings.fork is not None and not settings.fork.changed
-            others = [] if is_one_run else rope_differences(settings, manifest)
+            others = [] if settings.fork is not None else rope_differences(settings, manifest)
             told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
         if engine.ranks.rank == 0:
             print(*told, sep="\n", flush=True)
         if first is None:
             return state
-        if settings.fork is None:
-            return RunState()
-        return state if settings.fork.digest == "keep" else replace(state, digest=DIGEST_START)
+        return RunState() if settings.fork is None else state
 
     def origin(self) -> dict[str, str]:
         """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.

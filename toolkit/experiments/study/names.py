@@ -82,7 +82,7 @@ def labels_of(run: DeclaredRun, *, size: str) -> dict[str, Label]:
     for phase in run.plan.schedule.phases:
         for entry in phase.mix:
             declared = run.settings.objectives[entry.objective]
-            made = (phase.stop - phase.start) * entry.mean_share
+            made = (phase.stop - phase.start) * phase.mean_share(entry)
             steps[declared.kind] = steps.get(declared.kind, 0) + made
             if (ratio := getattr(declared.settings, "mask_ratio", None)) is not None:
                 ratios[ratio if isinstance(ratio, float) else str(ratio)] = None

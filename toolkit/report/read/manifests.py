@@ -113,8 +113,8 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
             kinds = [kind_of(manifest, name) for name in phase.objectives]
             done[".".join(kinds)] = None
             scheduled.update(phase.objectives)
-            # Of a phase that is not over, as if its shares were those of all of it.
-            clm += sum(steps * part.mean_share for part, kind in zip(phase.mix, kinds, strict=True) if kind == "clm")
+            shares = [phase.mean_share(part, stop=manifest.step) for part in phase.mix]
+            clm += sum(steps * share for share, kind in zip(shares, kinds, strict=True) if kind == "clm")
     labels: dict[str, Label] = {}
     if done:
         labels[OBJECTIVE] = "+".join(done)
