@@ -112,8 +112,8 @@ def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monke
 
 
 def test_a_branch_begins_where_it_leaves_its_parent(inspect, make, tmp_path):
-    make("branch", "branch={from='there', step=7}")
-    assert inspect(tmp_path / "runs")[1][2] == "branch 7 of 27 (26%) not started - - - -"
+    make("branch", "fork={from='there', step=7}")
+    assert inspect(tmp_path / "runs")[1][2] == "branch 7 of 20 (35%) not started - - - -"
 
 
 def test_tokens_of_its_parent_make_no_branch_slower(inspect, make, tmp_path):

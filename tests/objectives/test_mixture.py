@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from toolkit.objectives import PhaseSettings
 from toolkit.objectives.mixture import MixEntry, dealt_rows
+from toolkit.objectives.schedule import Phase, PhaseRows
 
 
 def _mix(*shares):
@@ -44,7 +45,16 @@ def test_a_ramp_deals_the_sum_of_its_shares():
     due = np.cumsum([rows * (1 - Fraction(step, 200)) for step, rows in enumerate(sizes)])
     assert max(abs(int(got) - want) for got, want in zip(np.cumsum(dealt[:, 0]), due, strict=True)) < 1
     entry = ramp[0]
-    assert (entry.share_at(0), entry.share_at(0.25), entry.share_at(1), entry.mean_share) == (1, 0.75, 0, 0.5)
+    assert (entry.share_at(0), entry.share_at(0.25), entry.share_at(1)) == (1, 0.75, 0)
+
+
+def test_a_ramp_that_is_left_on_the_way_has_had_the_shares_so_far() -> None:
+    """Of 11 steps from 1 to 0, the first 6 go from 1 to 0.5, whether a checkpoint or a branch leaves it there."""
+    ramp = _mix({"from": 1.0, "to": 0.0}, {"from": 0.0, "to": 1.0})
+    whole, left = Phase(0, ramp, 4, 15, PhaseRows(8)), Phase(0, ramp, 4, 10, PhaseRows(8), longer=11)
+    assert (whole.mean_share(ramp[0]), whole.mean_share(ramp[0], stop=10)) == (0.5, 0.75)
+    assert left.mean_share(ramp[0]) == 0.75
+    assert [left.progress_at(step) for step in (4, 9)] == [0, 0.5]
 
 
 @pytest.mark.parametrize(

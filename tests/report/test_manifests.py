@@ -125,13 +125,9 @@ def test_a_branch_counts_from_the_first_step_of_its_trunk(tmp_path: Path) -> Non
     """10 of 40 steps were CLM; FLOPs are 20 lines of the trunk and the branch's own."""
     _checkpoint(tmp_path / "trunk", 20)
     (tmp_path / "trunk" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
-    branch = {
-        "from": str(tmp_path / "trunk" / "checkpoints" / "step-00000020"),
-        "step": 20,
-        "past": [{"objective": "clm", "steps": 10}, {"objective": "mlm", "steps": 10}],
-    }
-    schedule = [{"objective": "mlm", "steps": 20}]
-    checkpoint = _checkpoint(tmp_path / "branch", 40, schedule=schedule, branch=branch)
+    fork = {"from": str(tmp_path / "trunk" / "checkpoints" / "step-00000020"), "step": 20}
+    schedule = [{"objective": "clm", "steps": 10}, {"objective": "mlm", "steps": 30}]
+    checkpoint = _checkpoint(tmp_path / "branch", 40, schedule=schedule, fork=fork)
     own = {"step": 40, "loss": 1.0, "tokens": 2_800, "tokens_per_second": 1.0, "model_flops_per_second": 20.0}
     (tmp_path / "branch" / "metrics.jsonl").write_text(json.dumps(own) + "\n")
     labels = manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "branch"))

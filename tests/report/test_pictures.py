@@ -292,7 +292,7 @@ def test_a_branch_says_where_it_began_and_marks_a_switch_there(tmp_path: Path) -
     begun = {"from": str(tmp_path / "trunk/checkpoints/step-00000002"), "step": 2}
     for past, marks in (("clm", (2.0,)), ("mlm", ())):
         settings = load_run(str(write_run(tmp_path))).model_dump(mode="json", by_alias=True)
-        settings["branch"] = begun | {"past": [{"objective": past, "steps": 2}]}
+        settings |= {"fork": begun, "schedule": [{"objective": past, "steps": 2}, {"objective": "mlm", "steps": 4}]}
         manifest = read_manifest(checkpoint).model_copy(update={"settings": settings})
         (checkpoint / MANIFEST_NAME).write_bytes(manifest_bytes(manifest))
         picture = loss_picture(read_runs([run]))

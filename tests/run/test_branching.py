@@ -13,6 +13,7 @@ from toolkit.inspection.family import family_tree
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
 from toolkit.run.load import declare_run
+from toolkit.run.parting import Course, parting
 from toolkit.run.resolve import resolve_run
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -118,7 +119,7 @@ def test_a_run_file_above_a_model_is_no_relative(tmp_path: Path) -> None:
     files = {
         "run.toml": '[init]\nfrom = "models/base"\n',
         "runs/one/run.toml": f'[init]\nfrom = "{tmp_path / "models" / "base"}"\n',
-        "runs/two/run.toml": f'[branch]\nfrom = "{tmp_path / "runs" / "one" / "checkpoints" / "step-00000004"}"\n',
+        "runs/two/run.toml": f'[fork]\nfrom = "{tmp_path / "runs" / "one" / "checkpoints" / "step-00000004"}"\n',
     }
     (tmp_path / "models" / "base").mkdir(parents=True)
     for name, text in files.items():
@@ -176,6 +177,14 @@ def test_what_would_have_made_the_first_steps_otherwise_is_refused(
     """With the way out: another run that begins with these weights and moments."""
     with pytest.raises(SettingsError, match=rf"{reason}(.|\n)*init\.from = .*step-00000004., init\.optimizer = .keep"):
         _branch(trunk, tmp_path, _MLM + text)
+
+
+def test_a_branch_is_known_by_how_its_first_steps_were_made(trunk: Path, tmp_path: Path) -> None:
+    """Its tail's peak is not taken for that of the steps before, by a fork or a study that looks for a beginning."""
+    tail = _MLM + '[lr]\npeak = 1e-3\n[branch]\nlr = "rewarm"\n'
+    branch = Course(declare_run(str(_branch(trunk, tmp_path, tail))))
+    whole = [Course(declare_run(str(trunk / "run.toml"), [f"lr.peak={peak}"])) for peak in (1e-2, 1e-3)]
+    assert [parting(branch, course).step for course in whole] == [4, 0]
 
 
 def test_rows_of_another_length_begin_with_the_first(trunk: Path, tmp_path: Path) -> None:

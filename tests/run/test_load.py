@@ -215,13 +215,6 @@ def test_a_group_that_is_wrong_contradicts_no_other(run_file):
     assert "eval.every" not in str(raised.value)
 
 
-def test_two_sources_of_first_weights_are_refused_with_the_rest(run_file):
-    with pytest.raises(
-        SettingsError, match=r"(?s)\[init\] names a and \[branch\] b: .* Leave \[init\] out.*log\.every"
-    ):
-        load_run(run_file, ["init.from=a", "branch={from='b', step=3}", "log.every=0"])
-
-
 def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path, run_file):
     (tmp_path / "marked.toml").write_text(_RUN, encoding="utf-8-sig")
     assert load_run(str(tmp_path / "marked.toml")).schedule == load_run(run_file).schedule

@@ -11,7 +11,6 @@ from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.model_folder import Library, card, table
 from toolkit.objectives.mlm import MaskedNextTokenPrediction
 from toolkit.run.identity import last_kinds
-from toolkit.run.old_branches import as_fork
 
 _MASKED_HEAD, _CAUSAL_HEAD = "its masked-language-modeling head", "its next-token head"
 _SHIFTED_HEAD = "a head that predicts a masked token at the position before it"
@@ -85,7 +84,6 @@ def model_card(
 
     The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
     """
-    manifest = manifest.model_copy(update={"settings": as_fork(manifest.settings)})
     is_causal, is_shifted = form is ExportForm.CAUSAL, has_shifted_head(manifest, form, left_out=left_out)
     has_own_class = is_causal or architecture.endswith("ForMaskedLM")
     pipeline = ("text-generation" if is_causal else "fill-mask") if has_own_class else "feature-extraction"

@@ -57,8 +57,7 @@ def _name(folder: Path, run: Path, taken: str = "") -> str:
 def _link(folder: Path) -> tuple[Path, str] | None:
     """Origin of the run in this folder, if that is a run that is still there, and in words what was taken."""
     settings = _settings(folder)
-    # Earlier versions wrote [branch].
-    for key in ("fork", "branch", "init"):
+    for key in ("fork", "init"):
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
         if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
             step = settings[key].get("step")

@@ -79,7 +79,7 @@ def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
         table.add_row("merged from", f"{parent.path} (step {parent.step:,}), weight {parent.weight:.4g}")
     if manifest.first_weights:
         table.add_row("first weights", manifest.first_weights)
-    if fork := manifest.settings.get("fork") or manifest.settings.get("branch"):
+    if fork := manifest.settings.get("fork"):
         table.add_row("fork", f"of {fork['from']}, at step {fork['step']:,}")
     table.add_row("tokens", f"{manifest.tokens:,} without padding; next row is number {manifest.data_position:,}")
     if manifest.losses:

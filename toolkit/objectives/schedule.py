@@ -69,8 +69,13 @@ class Phase:
     start: int
     stop: int
     rows: PhaseRows
-    planned_steps: int
-    """Those over which what changes in its course does so; more than its own where a branch left it."""
+    longer: int | None = None
+    """Steps that it was made for, where a branch left it earlier."""
+
+    @property
+    def planned_steps(self) -> int:
+        """Steps over which what changes in its course does so."""
+        return self.longer or self.stop - self.start
 
     @property
     def objective(self) -> str:
@@ -157,7 +162,7 @@ class Schedule:
                     f"batch-size warm-up takes {counted(ramp, 'step')}.\nLower batch_warmup_tokens, or make the phase "
                     "longer."
                 )
-            found.append(Phase(index, phase.entries, start, stop, rows[index], planned))
+            found.append(Phase(index, phase.entries, start, stop, rows[index], phase.planned_steps))
         return cls(tuple(found))
 
     @property

@@ -89,7 +89,7 @@ def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData |
         made = phase.rows_before(phase.stop) - phase.rows_before(first)
         positions, flops = made * plan.data[phase.index].sequence_length, None
         if is_known:
-            each = sum(entry.mean_share * _flops_of(run, phase, entry.objective, data) for entry in phase.mix)
+            each = sum(phase.mean_share(entry) * _flops_of(run, phase, entry.objective, data) for entry in phase.mix)
             flops = positions * each
         whole += Arithmetic(positions, flops)
     return whole

@@ -135,8 +135,7 @@ class History(NamedTuple):
 
 def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
     """The lines of a run's whole life; its settings are plain data, as a manifest has them."""
-    # What earlier versions wrote of a branch has the same two keys.
-    own, fork = read_lines(folder), settings.get("fork") or settings.get("branch")
+    own, fork = read_lines(folder), settings.get("fork")
     if not isinstance(fork, Mapping):
         return History(own, True)
     checkpoint = Path(fork["from"])

@@ -23,7 +23,7 @@ from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import read_toml
 
 _FEWEST = 3
-_OF_THE_COURSE = ("schedule", "train.steps", "fork", "branch", "objectives")
+_OF_THE_COURSE = ("schedule", "train.steps", "fork", "objectives")
 _OF_VALIDATION = ("data.validation", "data.sequence_length", "data.windows", "data.min_length", "eval.rows")
 
 
