@@ -680,8 +680,8 @@ FAULTS = (
     Fault(
         name="phases: each begins its rows at 0, on the same data too",
         path="toolkit/run/step_plan.py",
-        old="for phase in phases if self.data[phase.index] == data)",
-        new="for phase in phases if self.data[phase.index] is data)",
+        old="for phase in self.schedule.phases if self.data[phase.index] == data)",
+        new="for phase in self.schedule.phases if self.data[phase.index] is data)",
         tests=("tests/run/test_step_plan.py",),
     ),
     Fault(
@@ -708,8 +708,8 @@ FAULTS = (
     Fault(
         name="branch: its digest starts over on the same data",
         path="toolkit/training/starting.py",
-        old='state if settings.fork.digest == "keep" else',
-        new='state if settings.fork.digest == "kept" else',
+        old="RunState() if settings.fork is None else state",
+        new="RunState(state.step, state.tokens) if settings.fork is None else RunState(state.step, state.tokens)",
         tests=("tests/resume/test_branch.py::test_a_branch_is_the_run_in_one_piece[1-zero0]",),
     ),
     Fault(
@@ -1306,11 +1306,11 @@ FAULTS = (
         tests=("tests/run/test_load.py::test_the_file_of_a_moved_run_starts_no_other_run",),
     ),
     Fault(
-        name="branch: one corpus of the parent is enough for all",
-        path="toolkit/run/identity.py",
-        old="forks[group] not in parents.values()",
-        new="not any(set(forks[group]) & set(theirs) for theirs in parents.values())",
-        tests=("tests/run/test_identity.py",),
+        name="branch: a ramp that is left on the way ends there",
+        path="toolkit/run/branching.py",
+        old="planned = phase.planned_steps if phase.planned_steps > steps else None",
+        new="planned = None",
+        tests=("tests/run/test_branching.py",),
     ),
     Fault(
         name="first weights: a run's folder is its newest checkpoint at every start",
@@ -1351,10 +1351,10 @@ FAULTS = (
         ),
     ),
     Fault(
-        name="branches: rows go on as the schedule says where seed or folder are others",
+        name="branches: a corpus at another place is another one",
         path="toolkit/run/branching.py",
-        old='"positions": positions}',
-        new='"positions": ()}',
+        old="if named.get(found, place) != place}",
+        new="if named.get(found, place) == place}",
         tests=("tests/run/test_branching.py",),
     ),
     Fault(
@@ -1374,15 +1374,36 @@ FAULTS = (
     Fault(
         name="parting: a decay is the same wherever it ends",
         path="toolkit/run/parting.py",
-        old="Held((lr.peak, lr.floor, shape, bottom, stretch.stop), shown)",
+        old="Held((lr.peak, lr.floor, shape, bottom, stretch.planned_stop), shown)",
         new="Held((lr.peak, lr.floor, shape, bottom), shown)",
         tests=("tests/run/test_parting.py",),
     ),
     Fault(
         name="parting: a stable part begins where its warm-up does",
         path="toolkit/run/parting.py",
-        old="found.update((stretch.start, stretch.start + warmup, stretch.stop - decay))",
+        old="found.update((stretch.start, stretch.start + warmup, stretch.planned_stop - decay))",
         new="found.update((stretch.start, stretch.start + warmup))",
+        tests=("tests/run/test_parting.py",),
+    ),
+    Fault(
+        name="parting: sizes of a batch warm-up are looked at where the phase begins",
+        path="toolkit/run/parting.py",
+        old="found.update(phase.start + stop for stop in (0, *phase.rows.warmup_ends))",
+        new="found.add(phase.start)",
+        tests=("tests/run/test_parting.py",),
+    ),
+    Fault(
+        name="parting: a mixture is the same wherever it begins",
+        path="toolkit/run/parting.py",
+        old="Held((phase.start, *((*entry.ends, entry.weight) for entry in phase.mix)), phase.shares)",
+        new="Held(tuple((*entry.ends, entry.weight) for entry in phase.mix), phase.shares)",
+        tests=("tests/run/test_parting.py",),
+    ),
+    Fault(
+        name="parting: a warm-up of the rate is the same wherever it begins",
+        path="toolkit/run/parting.py",
+        old="return Held((lr.peak, stretch.start, top), shown",
+        new="return Held((lr.peak, top), shown",
         tests=("tests/run/test_parting.py",),
     ),
     Fault(

@@ -51,6 +51,11 @@ def _phase(draw: random.Random) -> dict[str, Any]:
     phase |= {key: value for key, value in given.items() if value is not None}
     if phase.get("lr") and draw.random() < 0.5:
         phase["lr_peak"] = draw.choice([1e-2, 3e-3])
+    if draw.random() < 0.2:
+        share = draw.choice([0.3, 0.45, {"from": 0.9, "to": 0.2}])
+        rest = 1 - share if isinstance(share, float) else {"from": 0.1, "to": 0.8}
+        del phase["objective"]
+        phase["mix"] = [{"objective": "clm", "share": share}, {"objective": "mlm", "share": rest, "weight": 2.0}]
     if draw.random() < 0.2 and phase["steps"] >= 4:
         rows = phase.get("global_batch_rows", 8)
         phase |= {"batch_warmup_rows": rows // 4, "batch_warmup_tokens": draw.choice([200, 500])}
@@ -106,14 +111,17 @@ def _at(run: DeclaredRun, step: int) -> list[Any]:
     """Everything that the weights behind an update depend on, by value."""
     settings, plan = run.settings, run.plan
     phase = plan.schedule.phase_at(step)
-    objective = settings.objectives[phase.objective]
-    plain = objective.plain()
-    if isinstance(getattr(objective.settings, "mask_ratio", None), MaskRatioRamp):
-        plain["mask_ratio"] = objective.settings.mask_ratio.at(phase.progress_at(step))
+    objectives = [settings.objectives[name] for name in phase.objectives]
+    plain = [objective.plain() for objective in objectives]
+    for objective, table in zip(objectives, plain, strict=True):
+        if isinstance(getattr(objective.settings, "mask_ratio", None), MaskRatioRamp):
+            table["mask_ratio"] = objective.settings.mask_ratio.at(phase.progress_at(step))
     data = plan.data[phase.index]
     is_skipping = settings.train.on_spike == "skip"
     return [
         plain,
+        [(entry.weight, entry.share_at(phase.progress_at(step))) for entry in phase.mix],
+        plan.dealt(step).tolist(),
         plan.learning_rate(step),
         plan.rows_at(step),
         plan.position(step),
@@ -358,6 +366,39 @@ def test_corpora_are_known_by_their_hashes_where_these_are_given() -> None:
     there, here = (replace(course, corpora={"data.train": "5f"}) for course in (_run(), moved))
     assert parting(there, here) == Parting(12)
     assert parting(there, replace(here, corpora={"data.train": "60"})).keys == ("data.train",)
+
+
+_MIX = {"mix": [{"objective": "clm", "share": 0.3}, {"objective": "mlm", "share": 0.7}]}
+_GROWING = {"objective": "clm", "steps": 12, "batch_warmup_rows": 2}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "step", "key"),
+    [
+        ([_MIX | {"steps": 12}], [_MIX | {"steps": 4}, _MIX | {"steps": 8}], 4, "mix"),
+        # 2, 4 and 6 rows of 64 positions: for 1, 1 and 1 steps, or for 2, 1 and 1.
+        ([_GROWING | {"batch_warmup_tokens": 300}], [_GROWING | {"batch_warmup_tokens": 600}], 1, "rows"),
+        # Both rise to the peak of step 3, one from step 1 on, the other from step 2 on.
+        (
+            [{"objective": "clm", "steps": 12}],
+            [
+                {"objective": "clm", "steps": 1, "lr_planned_to": 12},
+                {"objective": "clm", "steps": 11, "lr": "rewarm", "lr_warmup_steps": 2},
+            ],
+            1,
+            "lr",
+        ),
+    ],
+    ids=["mixture", "batch warm-up", "rate"],
+)
+def test_what_depends_on_where_it_began(
+    theirs: list[dict[str, Any]], ours: list[dict[str, Any]], step: int, key: str
+) -> None:
+    lr = {"peak": 1e-2, "warmup_steps": 3, "decay_steps": 2}
+    a, b = _run(schedule=theirs, lr=lr), _run(schedule=ours, lr=lr)
+    found = parting(a, b)
+    assert (found.step, key in found.keys) == (step, True)
+    assert _first_difference(a.run, b.run) >= step
 
 
 def test_a_run_that_is_left_on_the_way_is_the_same_up_to_there() -> None:
