@@ -906,7 +906,7 @@ _FORKS = (
     _set(f"fork={{from='{_TAKEN}', step=9}}", found=("is of step 10, and fork.step=9",), remedy="Make them equal"),
     _set(f"fork={{from='{_TAKEN}', step=20}}", found=("fork.step=20", "has 20 steps"), remedy="Fork earlier"),
     _set(f"fork={{from='{_TAKEN}', step=10}}", found=("data.train", "and fork.from"), remedy="toolkit preprocess"),
-    _set("branch.lr=rewarm", found=("[branch] names no checkpoint",), remedy="with --config"),
+    _set("branch.lr=rewarm", found=("[branch] is of a tail",), remedy="--config TAIL.toml"),
     _set("checkpoint.keep_at=[0]", found=("for checkpoint.keep_at.0:", "got 0"), remedy="at least 1"),
     _set("schedule.1.lr_warmup_steps=3", found=("lr_warmup_steps = 3 and lr = 'keep'",), remedy='Set lr = "rewarm"'),
     _set(

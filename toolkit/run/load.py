@@ -167,7 +167,14 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
 
 def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:
     """The run; what is wrong is raised together with the mistakes of before."""
-    raw = raw | {"objectives": _declared(raw, mistakes)}
+    if "branch" in raw:
+        mistakes.append(
+            SettingsError(
+                "[branch] is of a tail, which follows a step of another run.\n"
+                "Give it to `toolkit branch RUN_DIR --step K --config TAIL.toml`, or leave [branch] out."
+            )
+        )
+    raw = {key: raw[key] for key in raw if key != "branch"} | {"objectives": _declared(raw, mistakes)}
     wrong: set[str] = set()
     try:
         settings = RunSettings.model_validate(raw)
