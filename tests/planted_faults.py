@@ -680,8 +680,8 @@ FAULTS = (
     Fault(
         name="phases: each begins its rows at 0, on the same data too",
         path="toolkit/run/step_plan.py",
-        old="for phase in self.schedule.phases if self.data[phase.index] == data)",
-        new="for phase in self.schedule.phases if self.data[phase.index] is data)",
+        old="before.append(read[first])",
+        new="before.append(0)",
         tests=("tests/run/test_step_plan.py",),
     ),
     Fault(

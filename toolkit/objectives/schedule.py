@@ -173,7 +173,7 @@ class Schedule:
     def phase_at(self, step: int) -> Phase:
         """The phase that update `step` (0-based over the run) belongs to; a pure function."""
         assert 0 <= step < self.total_steps, f"step {step} lies outside 0..{self.total_steps - 1}"
-        return self.phases[bisect_right([phase.stop for phase in self.phases], step)]
+        return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.stop)]
 
 
 def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int) -> PhaseRows:

@@ -95,8 +95,8 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
     phases, opened = run.plan.data, _Opened(run.settings.run, sizes)
     training = list[tuple[NamedCorpus, ...]]()
     for number, data in enumerate(phases):
-        if data in phases[:number]:
-            training.append(training[phases.index(data)])
+        if (first := run.plan.first_on_data[number]) < number:
+            training.append(training[first])
             continue
         own = run.settings.schedule[number].data or {}
         training.append(

@@ -138,7 +138,7 @@ def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
 
 def _training_rows(run: DeclaredRun, corpora: Sequence[tuple[NamedCorpus, ...]]) -> tuple[TrainingRows, ...]:
     """The rows of each phase; made once for equal data."""
-    seed, firsts, made = run.settings.run.seed, [run.plan.data.index(data) for data in run.plan.data], {}
+    seed, firsts, made = run.settings.run.seed, run.plan.first_on_data, {}
     for number in dict.fromkeys(firsts):
         data = run.plan.data[number]
         rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])

@@ -117,7 +117,7 @@ class Course:
         """What the order of the rows of a phase's data follows from, besides the seed."""
         phases = self.run.plan.data
         # Equal data have one name: that in the first phase that reads them.
-        first = phases.index(phases[number])
+        first = self.run.plan.first_on_data[number]
         data, entry = phases[first], self.run.settings.schedule[first]
         paths = [data.train] if isinstance(data.train, str) else [part.path for part in data.train]
         weights = [1.0] if isinstance(data.train, str) else [part.weight for part in data.train]

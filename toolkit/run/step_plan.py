@@ -1,5 +1,6 @@
 """Plan of the steps of a run, as pure functions of the step: phase, rows, learning rate."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -105,7 +106,11 @@ class StepPlan:
         # `validation` is the run's and left out.
         self.data = tuple(_data_of(phase, shared, number) for number, phase in phases)
         self.models = tuple(_model_of(phase, settings.model, number) for number, phase in phases)
+        firsts = dict[DataSettings, int]()
+        self.first_on_data = [firsts.setdefault(data, number) for number, data in enumerate(self.data)]
+        """For each phase the first one that reads the same data."""
         self.schedule = schedule_of(settings)
+        self._read_before = self._rows_read()
         self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
@@ -181,11 +186,15 @@ class StepPlan:
         same data. At the end of the schedule, that of the row that would come next.
         """
         phase = self.schedule.phase_at(min(step, self.schedule.total_steps - 1))
-        return self.rows_read(step, self.data[phase.index])
+        return self._read_before[phase.index] + phase.rows_before(step)
 
-    def rows_read(self, step: int, data: DataSettings) -> int:
-        """Rows of these data in the first `step` updates."""
-        return sum(phase.rows_before(step) for phase in self.schedule.phases if self.data[phase.index] == data)
+    def _rows_read(self) -> list[int]:
+        """Rows that the phases before each phase read of its data."""
+        read, before = Counter[int](), []
+        for phase, first in zip(self.schedule.phases, self.first_on_data, strict=True):
+            before.append(read[first])
+            read[first] += phase.rows_before(phase.stop)
+        return before
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the update with 0-based index `step`."""
