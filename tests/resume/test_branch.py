@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from tests.resume.test_resume import differing_tensors
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.core.errors import SettingsError
 from toolkit.run.branching import make_branch
 from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run
@@ -190,6 +192,29 @@ def test_a_tail_on_other_data_is_a_phase_on_other_data(
     one, other_one = open_checkpoint(tmp_path / "branch"), open_checkpoint(tmp_path / "whole")
     assert differing_tensors(one, other_one) == []
     assert (one.manifest.step, one.manifest.data_position) == (12, 4 * _ROWS)
+
+
+def test_a_branch_onto_other_data_does_without_the_trunks(tmp_path: Path) -> None:
+    """Made, begun, resumed and left again, with the trunk's corpus gone; what that was stays known."""
+    trunk = _run(tmp_path)
+    (tmp_path / "corpus").rename(tmp_path / "gone")
+    hashed = open_checkpoint(trunk).manifest.corpora["data.train"]
+    other = f'[data]\ntrain = "{tmp_path / "validation"}"\n[branch]\nlr = "rewarm"\n'
+    tail = _tail(tmp_path, f'[[schedule]]\nobjective = "mlm"\nsteps = 4\n{other}')
+    first = make_branch(trunk, step=_LAST, tail=tail, output=tmp_path / "first", overrides=["checkpoint.every=2"])[0]
+    run_distributed([RunCase(str(first))], world_size=1)
+    whole = open_checkpoint(tmp_path / "first")
+    (whole.path).rename(tmp_path / "as if killed")
+    run_distributed([RunCase(str(first))], world_size=1)
+    resumed = open_checkpoint(tmp_path / "first")
+    assert differing_tensors(resumed, open_checkpoint(tmp_path / "as if killed")) == []
+    assert resumed.manifest.corpora["data.train"] == hashed
+    second = make_branch(tmp_path / "first", step=10, tail=tail, output=tmp_path / "second")[0]
+    run_distributed([RunCase(str(second))], world_size=1)
+    # What lies there now is not what the steps before read.
+    shutil.copytree(tmp_path / "validation", tmp_path / "corpus")
+    with pytest.raises(SettingsError, match=r"part at step 0, before 8:\n  data\.train: "):
+        make_branch(trunk, step=_LAST, tail=tail, output=tmp_path / "third")
 
 
 def test_a_reset_optimizer_begins_at_zero_and_survives_a_restart(plain: Path, tmp_path: Path) -> None:

@@ -32,19 +32,24 @@ class RunCorpora:
     """Corpora of a run, opened."""
 
     training: tuple[tuple[NamedCorpus, ...], ...]
-    """For each phase: one, or those of a blend; phases with equal data have the same."""
+    """For each phase: one, or those of a blend; phases with equal data have the same. None where only phases before a
+    fork read them, and they are gone."""
     validation: Mapping[str, NamedCorpus]
     """By name, as `DataSettings.validation_folders`."""
     first: NamedCorpus
-    """The training corpus; the first of several, all of which have its tokenizer."""
+    """The training corpus; the first that is read of several, all of which have its tokenizer."""
     named: tuple[NamedCorpus, ...]
     """Each once, `first` as the first."""
     cache: ShardCache | None = None
     """Of those in object storage, if any are."""
 
-    def hashes(self) -> dict[str, str]:
-        """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume."""
-        return {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
+    def hashes(self, before: Mapping[str, str] | None = None) -> dict[str, str]:
+        """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume.
+
+        `before` are those of the checkpoint that a run goes on from, which know the training corpora that are gone.
+        """
+        known = {key: found for key, found in (before or {}).items() if not key.startswith("data.validation")}
+        return known | {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 
     def with_vocabulary(self, run: DeclaredRun) -> DeclaredRun:
         """The run with a vocabulary size: where it is unset, the tokenizer's, rounded up."""
@@ -91,23 +96,29 @@ class RunCorpora:
 
 
 def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
-    """Open the corpora of each phase and those of `data.validation`; `sizes` is as in `Corpus`."""
-    phases, opened = run.plan.data, _Opened(run.settings.run, sizes)
-    training = list[tuple[NamedCorpus, ...]]()
-    for number, data in enumerate(phases):
-        if (first := run.plan.first_on_data[number]) < number:
-            training.append(training[first])
-            continue
+    """Open the corpora of each phase and those of `data.validation`; `sizes` is as in `Corpus`.
+
+    What only phases before a fork read may be gone.
+    """
+    plan, opened = run.plan, _Opened(run.settings.run, sizes)
+    read = {plan.first_on_data[phase.index] for phase in plan.schedule.phases if phase.stop > plan.first_step}
+    found = dict[int, tuple[NamedCorpus, ...]]()
+    for number in dict.fromkeys([*sorted(read), *plan.first_on_data]):
         own = run.settings.schedule[number].data or {}
-        training.append(
-            _open_training(data, f"schedule.{number}.data.train" if "train" in own else "data.train", opened)
-        )
+        key = f"schedule.{number}.data.train" if "train" in own else "data.train"
+        try:
+            found[number] = _open_training(plan.data[number], key, opened)
+        except CorpusError:
+            if number in read:
+                raise
+            found[number] = ()
     validation = {
         name: NamedCorpus(f"data.validation.{name}".removesuffix("."), opened.corpus(path))
         for name, path in run.settings.data.validation_folders.items()
     }
-    named = [*itertools.chain(*training), *validation.values()]
-    return RunCorpora(tuple(training), validation, named[0], tuple(dict.fromkeys(named)), opened.cache)
+    training = tuple(found[first] for first in plan.first_on_data)
+    named = [*itertools.chain(*found.values()), *validation.values()]
+    return RunCorpora(training, validation, named[0], tuple(dict.fromkeys(named)), opened.cache)
 
 
 class _Opened:

@@ -48,7 +48,7 @@ class RunData:
     validation_rows: Mapping[str, Rows]
     """By name of the corpus, as `DataSettings.validation_folders`."""
     objectives: dict[str, Objective]
-    """Every scheduled objective, by the run's name for it."""
+    """Every objective of the run's own steps, by its name for it."""
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
 
@@ -60,7 +60,7 @@ class RunData:
     @property
     def rows(self) -> Rows:
         """The rows of `corpus`."""
-        return self.training[0].rows[0]
+        return next(part.rows[0] for part in self.training if part.rows)
 
     def describe(self) -> str:
         """Lines on what the run reads and how often, by the data of its phases; each corpus of a blend has one."""
@@ -117,11 +117,14 @@ def open_run_data(run: DeclaredRun, *, sizes: Sizes = "check") -> RunData:
 def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
     """Make or find packing plans of checked corpora, and build objectives."""
     settings, vocabulary = run.settings, corpora.first.corpus.vocabulary
-    scheduled = {entry.objective for phase in settings.schedule for entry in phase.entries}
+    phases, first = run.plan.schedule.phases, run.plan.first_step
+    past, scheduled = (
+        {name for phase in phases if (phase.stop > first) is own for name in phase.objectives} for own in (False, True)
+    )
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
     built = {
         name: (settings.objectives.get(name) or declare(name, {})).build(vocabulary)
-        for name in sorted(evaluated | settings.objectives.keys())
+        for name in sorted(evaluated | settings.objectives.keys() - past)
     }
     return RunData(
         run=run,

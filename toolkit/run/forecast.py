@@ -161,7 +161,7 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
 def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:
     """Of an objective of a phase, per position: the mean over those of rows, padding included."""
     settings, length = run.settings, run.plan.data[phase.index].sequence_length
-    if data is not None:
+    if data is not None and data.training[phase.index].rows and name in data.objectives:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])
     declared = settings.objectives[name]
     pairs = attended_pairs(settings.model, get(declared.kind).attention, [length]) / length

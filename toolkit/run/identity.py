@@ -69,7 +69,7 @@ def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
 def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
     for key, manifest_hash in saved.items():
-        if found.get(key) != manifest_hash:
+        if found.get(key, manifest_hash) != manifest_hash:
             raise CorpusError(
                 f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
                 f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"

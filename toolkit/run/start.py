@@ -118,7 +118,7 @@ class Start:
         if fork is not None:
             saved = saved_settings(self.initial)
             there = Course(DeclaredRun(saved, StepPlan(saved)), self.initial.corpora)
-            found = parting(there, Course(run, corpora.hashes()))
+            found = parting(there, Course(run, corpora.hashes(self.initial.corpora)))
             if found.step < fork.step:
                 raise SettingsError(
                     f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before "

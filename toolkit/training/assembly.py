@@ -1,6 +1,6 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.engine.engine import Engine
 from toolkit.run.resolve import ResolvedRun
@@ -24,15 +24,17 @@ def assemble(
     state: RunState,
     stop: int,
     origin: dict[str, str],
+    corpora: Mapping[str, str],
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
-    """The run as the loop wants it, from a state on; manifests name the origin of the weights.
+    """The run as the loop wants it, from a state on; manifests name the origin of the weights, and the corpora
+    that the steps before read.
 
     `hosts` are by rank; only rank 0 needs them.
     """
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
-    parts, batches = list(dict.fromkeys(data.training)), run.division.batches
+    parts, batches = [part for part in dict.fromkeys(data.training) if part.rows], run.division.batches
     streams = [part.stream() for part in parts]
     is_static = run.division.is_compiled or ranks.device.type == "cuda"
     multiple, evaluator = STATIC_TARGETS_MULTIPLE if is_static else 1, None
@@ -72,7 +74,7 @@ def assemble(
         objectives=data.objectives,
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
-        saver=CheckpointSaver(run, engine, origin=origin, first_step=state.step),
+        saver=CheckpointSaver(run, engine, origin=origin, corpora=corpora, first_step=state.step),
         hooks=_hooks(run, engine, state, stop, hosts) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )

@@ -126,7 +126,14 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
             assembled = assemble(
-                run, engine, state=state, stop=stop, origin=origin, hosts=hosts, is_stop_requested=is_stop_requested
+                run,
+                engine,
+                state=state,
+                stop=stop,
+                origin=origin,
+                corpora=beginning.corpora,
+                hosts=hosts,
+                is_stop_requested=is_stop_requested,
             )
         with torch_errors_explained(run):
             state = train(assembled, state)

@@ -1,6 +1,7 @@
 """Saving of checkpoints: when, and what their manifests say."""
 
 import logging
+from collections.abc import Mapping
 
 import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
@@ -19,12 +20,14 @@ _log = logging.getLogger(__name__)
 class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
-    Manifests name the `origin` of the weights; `first_step`, from which this process starts, needs no checkpoint. Where
-    any rank could not write, all raise a CheckpointError.
+    Manifests name the `origin` of the weights, and `corpora` that the steps before read; `first_step`, from which this
+    process starts, needs no checkpoint. Where any rank could not write, all raise a CheckpointError.
     """
 
-    def __init__(self, run: ResolvedRun, engine: Engine, *, origin: dict[str, str], first_step: int) -> None:
-        self._run, self._engine, self._manifest = run, engine, _manifest(run, engine, origin)
+    def __init__(
+        self, run: ResolvedRun, engine: Engine, *, origin: dict[str, str], corpora: Mapping[str, str], first_step: int
+    ) -> None:
+        self._run, self._engine, self._manifest = run, engine, _manifest(run, engine, origin, corpora)
         self._saved_step = first_step
         self._in_flight: AsyncCheckpoint | None = None
 
@@ -103,7 +106,9 @@ class CheckpointSaver:
                 _log.warning("the checkpoint in flight could not be finished: %s", raised)
 
 
-def _manifest(run: ResolvedRun, engine: Engine, origin: dict[str, str]) -> CheckpointManifest:
+def _manifest(
+    run: ResolvedRun, engine: Engine, origin: dict[str, str], before: Mapping[str, str]
+) -> CheckpointManifest:
     """The manifest of the run's checkpoints, but for where the run stands."""
     corpus, parallel = run.data.corpus, run.settings.parallel
     return CheckpointManifest(
@@ -114,7 +119,7 @@ def _manifest(run: ResolvedRun, engine: Engine, origin: dict[str, str]) -> Check
         data_position=0,
         data_digest="",
         settings=snapshot(run.settings),
-        corpora=run.data.corpora.hashes(),
+        corpora=run.data.corpora.hashes(before),
         vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
         layout=LayoutEntry(
             world_size=engine.ranks.world_size, zero_stage=engine.zero_stage, tp=parallel.tp, pp=parallel.pp

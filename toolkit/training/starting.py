@@ -3,7 +3,7 @@
 Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,12 @@ class Beginning:
         if first is None:
             return state
         return RunState() if settings.fork is None else state
+
+    @property
+    def corpora(self) -> Mapping[str, str]:
+        """Hashes of the corpora that the run's steps so far have read, its own or those before a fork."""
+        is_new = self.checkpoint is None or (self.first is not None and self.settings.fork is None)
+        return {} if is_new or self.checkpoint is None else self.checkpoint.manifest.corpora
 
     def origin(self) -> dict[str, str]:
         """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
