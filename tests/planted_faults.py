@@ -432,8 +432,8 @@ FAULTS = (
     Fault(
         name="schedule: the step after a boundary is still in the old phase",
         path="toolkit/objectives/schedule.py",
-        old="for phase in self.phases], step)]",
-        new="for phase in self.phases], step - 1)]",
+        old="bisect_right(self.phases, step, key=lambda phase: phase.stop)",
+        new="bisect_right(self.phases, step - 1, key=lambda phase: phase.stop)",
         tests=("tests/objectives/test_schedule.py",),
     ),
     Fault(
@@ -1409,7 +1409,7 @@ FAULTS = (
     Fault(
         name="parting: data of a phase are those of the run",
         path="toolkit/run/parting.py",
-        old="        first = phases.index(phases[number])\n",
+        old="        first = self.run.plan.first_on_data[number]\n",
         new="        first = 0\n",
         tests=("tests/run/test_parting.py",),
     ),
