@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.retrieval import write_beir
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Document
 
@@ -14,7 +15,8 @@ QRELS = {"test": [("7", "02", 2), ("q", "1", 1), ("7", "1", 0)]}
 
 def read(path, split="test"):
     file = beir.judgements_file(path, split=split)
-    return beir.read_judgements(file, beir.read_collection(file))
+    bad = BadRows()
+    return beir.read_judgements(file, beir.read_collection(file, bad), bad)
 
 
 @pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore\n", ""])

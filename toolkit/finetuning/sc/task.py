@@ -11,15 +11,18 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
+from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData
+from toolkit.finetuning.heads import has_head_file, load_classifier, new_classifier, save_classifier
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
-from toolkit.tables import read_table
+from toolkit.tables import Table, read_table
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -47,7 +50,7 @@ class SequenceClassificationSettings(FinetuningSettings):
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledTexts(CheckedData):
     """Examples of all splits, the file of each, what the texts of a pair are called, and the labels."""
 
     files: Mapping[Split, Path]
@@ -79,22 +82,86 @@ class SequenceClassification(Task[LabelledTexts]):
     def _kind(self) -> type[LabelKind]:
         return LABEL_TYPES[self.settings.label_type]
 
-    def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
+    def read(self, files: Mapping[Split, DataFile]) -> LabelledTexts:
         """Rows of tables, whose labels fit those of the training file."""
-        tables = {split: read_table(path) for split, path in files.items()}
-        columns = self.settings.text_columns or text_columns_of(tables[Split.TRAIN])
-        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
-        examples: dict[Split, Sequence[Example]] = {
-            split: to_examples(
-                table, text_columns=columns, label_column=self.settings.label_column, read_label=read_label
-            )
-            for split, table in tables.items()
-        }
-        labels = self._kind((files[Split.TRAIN], examples[Split.TRAIN]))
-        for split, path in files.items():
-            labels.check((path, examples[split]), files[Split.TRAIN])
+        tables, bad = {split: table_of(file) for split, file in files.items()}, BadRows(self.settings.bad_rows)
+        training = tables.pop(Split.TRAIN)
+        columns = self.settings.text_columns or text_columns_of(training)
+        trained = self._examples(training, columns, bad, None)
+        labels = self._kind((training.path, trained))
+        examples: dict[Split, Sequence[Example]] = {Split.TRAIN: trained}
+        for split, table in tables.items():
+            examples[split] = self._examples(table, columns, bad, labels, known_from=training.path)
+            labelled = [example for example in examples[split] if example.label is not None]
+            if labelled:
+                labels.check((table.path, labelled))
+            elif split is Split.VALIDATION:
+                raise UserError(f"{table.path}: no row has a label. Give another file, or none (--validation).")
+        is_scored = any(example.label is not None for example in examples[Split.TEST])
+        places = {split: table.path for split, table in tables.items()}
         examples = self.protocol.with_validation(examples)
-        return LabelledTexts({**dict.fromkeys(examples, files[Split.TRAIN]), **files}, examples, columns, labels)
+        files = {**dict.fromkeys(examples, training.path), **places}
+        return LabelledTexts(files, examples, columns, labels, bad=bad, is_scored=is_scored)
+
+    def notes(self, data: LabelledTexts) -> dict[str, Any]:
+        """Columns of the texts."""
+        return {"columns": data.columns}
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
+        """Rows of a table, with the labels that the folder knows, or without."""
+        table, bad = read_table(file), BadRows(self.settings.bad_rows)
+        names = folder / "labels.json"
+        labels = self._kind.restored(json.loads(names.read_text(encoding="utf-8")) if names.is_file() else None)
+        columns = self.settings.text_columns or tuple(notes["columns"])
+        examples = self._examples(table, columns, bad, labels)
+        return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
+
+    def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:
+        """The classifier."""
+        return load_classifier(source.model)
+
+    def _examples(
+        self,
+        table: Table,
+        columns: tuple[str, ...],
+        bad: BadRows,
+        labels: LabelKind | None,
+        *,
+        known_from: Path | None = None,
+    ) -> list[Example]:
+        """Rows of the training file (`labels` is None), or of another one, whose rows may lack a label."""
+        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
+
+        def read_known(value: object, place: str) -> Any:
+            assert labels is not None
+            # As GLUE has it in its test files.
+            is_missing = str(value) in ("", "-1", "-1.0") and self.settings.label_type == "class"
+            if is_missing and labels.unknown(value) is not None:
+                return None
+            label = read_label(value, place)
+            if known_from is None:
+                return label
+            if (unknown := labels.unknown(label)) is not None:
+                raise BadRowError(
+                    place.rpartition(": ")[0],
+                    f": the label {unknown!r} does not occur in the training file {known_from}, which has {labels}",
+                    reason="the label does not occur in training",
+                    remedy="Remove the row, or add training rows with that label.",
+                )
+            return label
+
+        examples = to_examples(
+            table,
+            bad,
+            text_columns=columns,
+            label_column=self.settings.label_column,
+            read_label=read_label if labels is None else read_known,
+            needs_labels=labels is None,
+        )
+        for example in examples:
+            if example.label is None:
+                bad.note(table.path, "without a label: predicted, not scored", f"row {example.row}")
+        return examples
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
@@ -111,7 +178,7 @@ class SequenceClassification(Task[LabelledTexts]):
                 console().print(
                     f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
                 )
-            targets = [data.labels.target(example.label) for example in examples]
+            targets = [None if one.label is None else data.labels.target(one.label) for one in examples]
             features[split] = [{**row, "labels": target} for row, target in zip(rows, targets, strict=True)]
         return features
 
@@ -143,10 +210,11 @@ class SequenceClassification(Task[LabelledTexts]):
         self, data: LabelledTexts, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
         """The scores of the label type; under the paper's protocol its accuracy alone."""
-        scores = {
-            split: data.labels.scores([row["label"] for row in rows], [row["prediction"] for row in rows])
-            for split, rows in predictions.items()
-        }
+        scores = {}
+        for split, rows in predictions.items():
+            if labelled := [row for row in rows if row["label"] is not None]:
+                truth, answers = ([row[key] for row in labelled] for key in ("label", "prediction"))
+                scores[split] = data.labels.scores(truth, answers)
         return {split: {name: row[of] for name, of in self._scores.items()} for split, row in scores.items()}
 
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
@@ -173,7 +241,7 @@ class SequenceClassification(Task[LabelledTexts]):
         """Score of the constant answer that is best on the training split; None for numbers."""
         training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
         constant = data.labels.best_constant(training, metric=self.metric)
-        if constant is None:
+        if constant is None or not data.is_scored:
             return None
         rows = [{"label": label, "prediction": constant} for label in test]
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
