@@ -45,6 +45,9 @@ class PublishedSplit:
     split: Split
     files: LocalFiles
 
+    def __str__(self) -> str:
+        return f"{self.form.name} {self.split}"
+
     @property
     def named_files(self) -> Mapping[str, Path]:
         """Files that the split is read from, by names that do not depend on the commit."""

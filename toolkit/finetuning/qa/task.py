@@ -97,7 +97,8 @@ class QuestionAnswering(Task[Questions]):
         for split, questions in data.questions.items():
             features[split], num_cut = self.inputs(questions, source)
             if num_cut:
-                console().print(f"{split}: {num_cut:,} of {counted(len(questions), 'question')} truncated.")
+                path = data.files.get(split) or data.files[Split.TRAIN]
+                console().print(f"{path}: {num_cut:,} of {counted(len(questions), 'question')} truncated.")
         return features
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> Questions:
