@@ -82,7 +82,8 @@ def command(
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
-    console().print(_scores(result))
+    if result.test or result.validation:
+        console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
     console().print(
         f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and\n"

@@ -281,7 +281,7 @@ def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) 
         [
             f"{model}, fine-tuned on {result.dataset} (`{result.task}`, protocol `{result.protocol}`): {told}.\n",
             f"## Use\n\n```python\nimport {module.group() if module else 'transformers'}\n\nprint({use})\n```\n",
-            f"## Scores\n\n{table(rows, head=('', *metrics))}",
+            *([f"## Scores\n\n{table(rows, head=('', *metrics))}"] if rows else []),
         ],
         title=title,
         library="sentence-transformers" if (folder / "modules.json").exists() else "transformers",

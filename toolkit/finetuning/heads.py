@@ -97,13 +97,6 @@ def load_network(
     return network
 
 
-def load_finetuned(auto_class: Any, source: EncoderSource) -> PreTrainedModel:
-    """The encoder and its head, of a stock class, from a fine-tuned folder, in fp32."""
-    with model_loading(source.model):
-        network: PreTrainedModel = auto_class.from_pretrained(source.model, config=source.config, dtype=torch.float32)
-    return network
-
-
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
     """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear."""
     kind = type(source.config)

@@ -14,6 +14,7 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
 from toolkit.finetuning.prediction import TASK_FILE, answer, write_predictions
+from toolkit.finetuning.source import model_loading
 
 
 def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any] | None = None) -> int:
@@ -44,7 +45,8 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
     source = replace(open_source(str(folder), attention=family.attention), max_length=notes["max_length"])
     with cpu_threads(task.settings.threads):
         prepared = prepare(task, {Split.TEST: file}, data, source)
-        network = task.load(prepared.source, data).to("cuda" if has_gpu() else "cpu")
+        with model_loading(str(folder)):
+            network = task.load(prepared.source, data).float().to("cuda" if has_gpu() else "cpu")
         rows = answer(task, data, prepared.features, network, prepared.source)[Split.TEST]
     output.mkdir(parents=True, exist_ok=True)
     write_predictions(task, rows, output)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from toolkit.core.console import console, quiet_transformers
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRows, CheckedData
@@ -125,8 +125,7 @@ class Retrieval(Task[JudgedSplits]):
         settle_accelerator()
         from sentence_transformers import SentenceTransformer
 
-        with quiet_transformers():
-            return SentenceTransformer(source.model, device="cpu")
+        return SentenceTransformer(source.model, device="cpu")
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""

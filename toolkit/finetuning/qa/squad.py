@@ -57,9 +57,6 @@ def read_questions(file: DataFile, bad: BadRows, *, needs_answers: bool = True) 
         file, rows = table.path, enumerate(table.rows, start=1)
         reads = [read for number, row in rows for read in _from_row(file, f"{file}, row {number}", row)]
     questions = bad.each(file, reads, lambda read: read(needs_answers))
-    for question in questions:
-        if question.answers is None:
-            bad.note(file, "without answers: predicted, not scored", f"question {question.id!r}")
     if not questions:
         raise UserError(f"{file}: no questions in this file. {_FORMATS}")
     return questions

@@ -22,7 +22,7 @@ from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassif
 from toolkit.core.console import console
 from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRows, CheckedData
-from toolkit.finetuning.heads import load_finetuned, load_network
+from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.answers import (
@@ -88,6 +88,9 @@ class QuestionAnswering(Task[Questions]):
         read = {
             split: read_questions(file, bad, needs_answers=split is not Split.TEST) for split, file in files.items()
         }
+        for question in read[Split.TEST]:
+            if question.answers is None:
+                bad.note(files[Split.TEST], "without answers: predicted, not scored", f"question {question.id!r}")
         is_scored = any(question.answers is not None for question in read[Split.TEST])
         return Questions(files, self.protocol.with_validation(read), bad=bad, is_scored=is_scored)
 
@@ -109,7 +112,7 @@ class QuestionAnswering(Task[Questions]):
 
     def load(self, source: EncoderSource, data: Questions) -> nn.Module:
         """The class that `network` chose, and its null threshold."""
-        network = load_finetuned(self._class_of(source), source)
+        network: PreTrainedModel = self._class_of(source).from_pretrained(source.model, config=source.config)
         self._null_threshold = getattr(network.config, "null_threshold", None)
         return network
 

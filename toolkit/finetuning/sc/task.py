@@ -159,7 +159,7 @@ class SequenceClassification(Task[LabelledTexts]):
             needs_labels=labels is None,
         )
         for example in examples:
-            if example.label is None:
+            if example.label is None and known_from is not None:
                 bad.note(table.path, "without a label: predicted, not scored", f"row {example.row}")
         return examples
 

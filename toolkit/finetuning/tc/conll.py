@@ -186,7 +186,7 @@ def _layout(path: Path, blocks: list[list[Line]], label_column: str | None) -> _
     if layout.num_columns > 2 and all(row[0] == str(place) for block in rows for place, row in enumerate(block, 1)):
         third_holds_tags = all(len(row) > 2 and is_tag(row[2]) for block in rows for row in block)
         layout = replace(layout, token=1, tag=2 if third_holds_tags else -1)
-    if label_column is not None:
+    if label_column is not None and layout.num_columns > 1:
         if not label_column.isdecimal() or not 1 <= int(label_column) <= layout.num_columns:
             raise UserError(
                 f"{path}: the label column {label_column!r} is not a number from 1 to {layout.num_columns}. Give the "

@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATIO
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData
-from toolkit.finetuning.heads import load_finetuned, load_network
+from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -126,7 +126,8 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
 
     def load(self, source: EncoderSource, data: TaggedText) -> nn.Module:
         """The stock class for token classification."""
-        return load_finetuned(AutoModelForTokenClassification, source)
+        loaded: nn.Module = AutoModelForTokenClassification.from_pretrained(source.model, config=source.config)
+        return loaded
 
     def _read(self, file: DataFile, bad: BadRows, *, needs_tags: bool = True) -> TaggedFile:
         kind, column = self.settings.label_type, self.settings.label_column
@@ -237,16 +238,17 @@ def _known(
 ) -> list[TaggedSentence]:
     """Sentences of a file without types that the training file, with these tags, does not have."""
     known = dict.fromkeys(map(type_of, tags))
+    noun, instead = ("type", " by O") if tags[0] == OUTSIDE else ("class", "")
 
     def check(sentence: TaggedSentence) -> TaggedSentence:
         for tag, place in zip(sentence.tags or (), sentence.places, strict=False):
             if (kind := type_of(tag)) not in known:
                 raise BadRowError(
                     f"{file.path}, {place}",
-                    f": the type {kind!r} does not occur in the training file {train.path}, which has "
+                    f": the {noun} {kind!r} does not occur in the training file {train.path}, which has "
                     f"{', '.join(filter(None, known))}",
-                    reason="a type that the training file does not have",
-                    remedy="Replace such tags by O, or add training sentences with that type.",
+                    reason=f"a {noun} that the training file does not have",
+                    remedy=f"Replace such tags{instead}, or add training sentences with that {noun}.",
                 )
         if sentence.tags is None:
             bad.note(file.path, "without tags: predicted, not scored", sentence.places[0])
