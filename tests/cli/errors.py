@@ -715,7 +715,7 @@ _FINETUNED = (
             (("--output", "/sys/out"), ("could not create the output folder /sys/out",), "--output"),
         )
     ),
-    _finetune("tc", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
+    _finetune("qa", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
     _finetune("ir", "{checkpoint}", "--set", "micro_rows=8", found=("micro_rows does not split",), remedy="chunk_rows"),
     *(
         _finetune("qa", "{checkpoint}", "--train", file, found=found, remedy=remedy)

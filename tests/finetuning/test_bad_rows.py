@@ -117,6 +117,8 @@ def test_other_labels_of_texts_are_predicted_too(tmp_path, label_type):
     settings = quick("sc", label_type=label_type, text_columns=("a", "b"))
     output = tmp_path / "out"
     finetune("sc", save_encoder("bert", tmp_path / "model"), train=file, test=file, output=output, settings=settings)
+    odd = write(tmp_path / "odd.jsonl", [{"a": "w1", "b": "w2", "label": {"what": "not one"}}])
+    assert predict(output, odd, output=tmp_path) == 1
     predict(output, file, output=tmp_path)
     found, expected = (
         [json.loads(line)["prediction"] for line in (folder / "predictions.jsonl").read_text().splitlines()]

@@ -13,7 +13,9 @@ def table_of(*rows):
 
 
 def examples_of(*rows, columns=("text",)):
-    return to_examples(table_of(*rows), BadRows(), text_columns=columns, label_column="label", read_label=read_class)
+    return to_examples(
+        table_of(*rows), bad=BadRows(), text_columns=columns, label_column="label", read_label=read_class
+    )
 
 
 def test_labels_keep_their_type_and_equal_ones_of_two_types_differ():

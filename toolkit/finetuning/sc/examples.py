@@ -64,8 +64,8 @@ def text_columns_of(table: Table) -> tuple[str, ...]:
 
 def to_examples(
     table: Table,
-    bad: BadRows,
     *,
+    bad: BadRows,
     text_columns: tuple[str, ...],
     label_column: str,
     read_label: Callable[[object, str], Any],

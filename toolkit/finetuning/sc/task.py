@@ -1,8 +1,10 @@
 """Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,7 +24,7 @@ from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
-from toolkit.tables import Table, read_table
+from toolkit.tables import read_table
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -85,83 +87,75 @@ class SequenceClassification(Task[LabelledTexts]):
     def read(self, files: Mapping[Split, DataFile]) -> LabelledTexts:
         """Rows of tables, whose labels fit those of the training file."""
         tables, bad = {split: table_of(file) for split, file in files.items()}, BadRows(self.settings.bad_rows)
-        training = tables.pop(Split.TRAIN)
+        paths, training = {split: table.path for split, table in tables.items()}, tables.pop(Split.TRAIN)
         columns = self.settings.text_columns or text_columns_of(training)
-        trained = self._examples(training, columns, bad, None)
+        to_rows = partial(to_examples, bad=bad, text_columns=columns, label_column=self.settings.label_column)
+        trained = to_rows(training, read_label=self._read_label)
         labels = self._kind((training.path, trained))
+        read_label = self._known_label(labels, training.path)
         examples: dict[Split, Sequence[Example]] = {Split.TRAIN: trained}
         for split, table in tables.items():
-            examples[split] = self._examples(table, columns, bad, labels, known_from=training.path)
-            labelled = [example for example in examples[split] if example.label is not None]
-            if labelled:
+            rows = examples[split] = to_rows(table, read_label=read_label, needs_labels=False)
+            for row in rows:
+                if row.label is None:
+                    bad.note(table.path, "without a label: predicted, not scored", f"row {row.row}")
+            if labelled := [row for row in rows if row.label is not None]:
                 labels.check((table.path, labelled))
             elif split is Split.VALIDATION:
                 raise UserError(f"{table.path}: no row has a label. Give another file, or none (--validation).")
-        is_scored = any(example.label is not None for example in examples[Split.TEST])
-        places = {split: table.path for split, table in tables.items()}
-        examples = self.protocol.with_validation(examples)
-        files = {**dict.fromkeys(examples, training.path), **places}
-        return LabelledTexts(files, examples, columns, labels, bad=bad, is_scored=is_scored)
+        is_scored = any(row.label is not None for row in examples[Split.TEST])
+        cut = self.protocol.with_validation(examples)
+        paths = {**dict.fromkeys(cut, training.path), **paths}
+        return LabelledTexts(paths, cut, columns, labels, bad=bad, is_scored=is_scored)
+
+    @property
+    def _read_label(self) -> Callable[[object, str], Any]:
+        return label_reader(self.settings.label_type, separator=self.settings.label_separator)
+
+    def _known_label(self, labels: LabelKind, training: Path) -> Callable[[object, str], Any]:
+        """Reader of labels that the training file has, and of missing ones, which are None."""
+
+        def read(value: object, place: str) -> Any:
+            # As GLUE has it in its test files.
+            is_missing = str(value) in ("", "-1", "-1.0") and self.settings.label_type == "class"
+            if is_missing and labels.unknown(value) is not None:
+                return None
+            label = self._read_label(value, place)
+            if (unknown := labels.unknown(label)) is None:
+                return label
+            raise BadRowError(
+                place.rpartition(": ")[0],
+                f": the label {unknown!r} does not occur in the training file {training}, which has {labels}",
+                reason="the label does not occur in training",
+                remedy="Remove the row, or add training rows with that label.",
+            )
+
+        return read
 
     def notes(self, data: LabelledTexts) -> dict[str, Any]:
         """Columns of the texts."""
         return {"columns": data.columns}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
-        """Rows of a table, with the labels that the folder knows, or without."""
-        table, bad = read_table(file), BadRows(self.settings.bad_rows)
-        names = folder / "labels.json"
+        """Rows of a table, with labels that the folder knows, or without."""
+        table, bad, names = read_table(file), BadRows(self.settings.bad_rows), folder / "labels.json"
         labels = self._kind.restored(json.loads(names.read_text(encoding="utf-8")) if names.is_file() else None)
         columns = self.settings.text_columns or tuple(notes["columns"])
-        examples = self._examples(table, columns, bad, labels)
+        known = self._known_label(labels, file)
+
+        def read(value: object, place: str) -> Any:
+            with suppress(UserError):
+                return known(value, place)
+
+        column = self.settings.label_column
+        examples = to_examples(
+            table, bad=bad, text_columns=columns, label_column=column, read_label=read, needs_labels=False
+        )
         return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
 
     def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:
         """The classifier."""
         return load_classifier(source.model)
-
-    def _examples(
-        self,
-        table: Table,
-        columns: tuple[str, ...],
-        bad: BadRows,
-        labels: LabelKind | None,
-        *,
-        known_from: Path | None = None,
-    ) -> list[Example]:
-        """Rows of the training file (`labels` is None), or of another one, whose rows may lack a label."""
-        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
-
-        def read_known(value: object, place: str) -> Any:
-            assert labels is not None
-            # As GLUE has it in its test files.
-            is_missing = str(value) in ("", "-1", "-1.0") and self.settings.label_type == "class"
-            if is_missing and labels.unknown(value) is not None:
-                return None
-            label = read_label(value, place)
-            if known_from is None:
-                return label
-            if (unknown := labels.unknown(label)) is not None:
-                raise BadRowError(
-                    place.rpartition(": ")[0],
-                    f": the label {unknown!r} does not occur in the training file {known_from}, which has {labels}",
-                    reason="the label does not occur in training",
-                    remedy="Remove the row, or add training rows with that label.",
-                )
-            return label
-
-        examples = to_examples(
-            table,
-            bad,
-            text_columns=columns,
-            label_column=self.settings.label_column,
-            read_label=read_label if labels is None else read_known,
-            needs_labels=labels is None,
-        )
-        for example in examples:
-            if example.label is None and known_from is not None:
-                bad.note(table.path, "without a label: predicted, not scored", f"row {example.row}")
-        return examples
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
