@@ -6,6 +6,7 @@ record out; what was left out is counted by reason, printed, and in `result.json
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Literal, TypeVar
 
 from toolkit.core.console import console
@@ -15,6 +16,15 @@ from toolkit.core.text import counted, first_few
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 _MOST_NAMED = 3
+
+
+class Labels(Enum):
+    """What readers do about rows without labels."""
+
+    NEEDED = auto()
+    """Refuse them."""
+    OPTIONAL = auto()
+    """Read them: they are predicted."""
 
 
 class BadRowError(UserError):

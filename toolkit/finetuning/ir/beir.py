@@ -201,8 +201,8 @@ def _read_bytes(path: Path) -> Iterator[bytes]:
 def _read_by_id(path: Path, read: Callable[[str, JsonRow], Content], bad: BadRows) -> dict[str, Content]:
     contents: dict[str, Content] = {}
 
-    def add(placed: tuple[str, JsonRow]) -> None:
-        place, row = placed
+    def add(place_and_row: tuple[str, JsonRow]) -> None:
+        place, row = place_and_row
         identity = row.get("_id")
         if isinstance(identity, int) and not isinstance(identity, bool):
             identity = str(identity)

@@ -53,7 +53,7 @@ class BeirRepositories(RetrievalForm):
     """Documents that are searched."""
 
     def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
-        judged = self._judged(files)
+        judged = self._rows_by_split(files)
         wanted = {one.document for rows in judged.values() for one in rows}
         queries = self.rows["queries"].read(files["queries"], "_id", "text")
         rows = self.rows["corpus"].read(files["corpus"], "_id", "title", "text")
@@ -64,7 +64,7 @@ class BeirRepositories(RetrievalForm):
         )
         return judged, {str(row["_id"]): row["text"].strip() for row in queries}, documents
 
-    def _judged(self, files: LocalFiles) -> Judged:
+    def _rows_by_split(self, files: LocalFiles) -> Judged:
         return {
             split: [
                 Judgement(str(row["query-id"]), str(row["corpus-id"]), int(row["score"]), f"{self.name}, row {number}")
@@ -85,8 +85,8 @@ class HalvedBeirRepositories(BeirRepositories):
         """The two halves."""
         return (Split.VALIDATION, Split.TEST)
 
-    def _judged(self, files: LocalFiles) -> Judged:
-        judged = super()._judged(files)[Split.TEST]
+    def _rows_by_split(self, files: LocalFiles) -> Judged:
+        judged = super()._rows_by_split(files)[Split.TEST]
         queries = sorted({one.query for one in judged})
         drawn = set(random.Random(_HALVING_SEED).sample(queries, round(len(queries) / 2)))
         return {

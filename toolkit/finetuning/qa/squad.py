@@ -13,12 +13,12 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.finetuning.bad_rows import BadRowError, BadRows
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.tables import load_json, read_text
 
-_Read = Callable[[bool], "Question"]
-"""Makes a question; whether it needs answers is asked then."""
+_Read = Callable[[Labels], "Question"]
+"""Makes a question, or raises what is wrong with it."""
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 
 
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context; no answers where the context has none, None where nobody says."""
+    """A question about a context; no answers where the context has none, None where it is unknown."""
 
     id: str | int
     context: str
@@ -45,7 +45,7 @@ class Question:
     answers: tuple[Answer, ...] | None
 
 
-def read_questions(file: DataFile, bad: BadRows, *, needs_answers: bool = True) -> list[Question]:
+def read_questions(file: DataFile, bad: BadRows, *, labels: Labels = Labels.NEEDED) -> list[Question]:
     """The questions of a file in one of the published formats, in its order."""
     if isinstance(file, Path) and file.suffix.lower() == ".json":
         reads = list(_from_articles(file, _member(str(file), _parse(file), "data", list)))
@@ -56,7 +56,7 @@ def read_questions(file: DataFile, bad: BadRows, *, needs_answers: bool = True) 
         table = table_of(file)
         file, rows = table.path, enumerate(table.rows, start=1)
         reads = [read for number, row in rows for read in _from_row(file, f"{file}, row {number}", row)]
-    questions = bad.each(file, reads, lambda read: read(needs_answers))
+    questions = bad.each(file, reads, lambda read: read(labels))
     if not questions:
         raise UserError(f"{file}: no questions in this file. {_FORMATS}")
     return questions
@@ -95,13 +95,13 @@ def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]
         yield partial(_from_entry, path, place, row, row)
 
 
-def _from_entry(path: Path, place: str, holder: Any, entry: Any, needs_answers: bool) -> Question:
+def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels) -> Question:
     """SQuAD's question; in tables of the hub, `answers` is an object of two lists."""
     context = _member(place, holder, "context", str)
     number = _id(place, entry, "id")
     place = f"{path}, question {number!r}"
     question = _member(place, entry, "question", str)
-    if not needs_answers and entry.get("answers") is None:
+    if labels is Labels.OPTIONAL and entry.get("answers") is None:
         return Question(number, context, question, _spans(place, context, None, start_key="answer_start"))
     answers = _member(place, entry, "answers", (list, dict))
     if isinstance(answers, dict):
@@ -121,12 +121,12 @@ def _from_entry(path: Path, place: str, holder: Any, entry: Any, needs_answers: 
     return Question(number, context, question, _spans(place, context, answers, start_key="answer_start"))
 
 
-def _from_record(path: Path, place: str, record: Any, entry: Any, needs_answers: bool) -> Question:
+def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels) -> Question:
     passage = _member(place, record, "passage", dict)
     context = _member(f"{place}, passage", passage, "text", str)
     number = _id(place, entry, "id" if isinstance(entry, dict) and "id" in entry else "idx")
     place = f"{path}, question {number!r}"
-    is_open = not needs_answers and entry.get("answers") is None
+    is_open = labels is Labels.OPTIONAL and entry.get("answers") is None
     answers = None if is_open else _member(place, entry, "answers", list)
     query = _member(place, entry, "query", str)
     return Question(number, context, query, _spans(place, context, answers, start_key="start"))

@@ -21,7 +21,7 @@ from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassif
 
 from toolkit.core.console import console
 from toolkit.core.text import counted
-from toolkit.finetuning.bad_rows import BadRows, CheckedData
+from toolkit.finetuning.bad_rows import BadRows, CheckedData, Labels
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.qa import squad_metrics
@@ -86,7 +86,8 @@ class QuestionAnswering(Task[Questions]):
         """Questions whose answers stand where their offsets say."""
         bad = BadRows(self.settings.bad_rows)
         read = {
-            split: read_questions(file, bad, needs_answers=split is not Split.TEST) for split, file in files.items()
+            split: read_questions(file, bad, labels=Labels.OPTIONAL if split is Split.TEST else Labels.NEEDED)
+            for split, file in files.items()
         }
         for question in read[Split.TEST]:
             if question.answers is None:
@@ -107,7 +108,7 @@ class QuestionAnswering(Task[Questions]):
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> Questions:
         """Questions with answers or without."""
         bad = BadRows(self.settings.bad_rows)
-        questions = read_questions(file, bad, needs_answers=False)
+        questions = read_questions(file, bad, labels=Labels.OPTIONAL)
         return Questions({Split.TEST: file}, {Split.TEST: questions}, bad=bad)
 
     def load(self, source: EncoderSource, data: Questions) -> nn.Module:

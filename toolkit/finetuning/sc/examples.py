@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.bad_rows import BadRowError, BadRows
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
 from toolkit.tables import Table, TableRow
 
 Label = str | int | float | bool
@@ -69,30 +69,30 @@ def to_examples(
     text_columns: tuple[str, ...],
     label_column: str,
     read_label: Callable[[object, str], Any],
-    needs_labels: bool = True,
+    labels: Labels = Labels.NEEDED,
 ) -> list[Example]:
     """The texts of a table; `read_label` gets a cell and its place, such as "train.jsonl, row 7: 'label'".
 
-    Where labels are not needed, a row without one, and a file without the column, has the label None.
+    Where labels are optional, a row without one has the label None; a file may lack the column then.
     """
-    _check_columns(table, text_columns, label_column, needs_label=needs_labels)
+    _check_columns(table, text_columns, label_column, labels=labels)
 
     def read(numbered: tuple[int, TableRow]) -> Example:
         number, row = numbered
         place, value = f"{table.path}, row {number}", row.get(label_column)
         texts = _texts(place, row, text_columns)
-        is_labelled = needs_labels or value is not None
+        is_labelled = labels is Labels.NEEDED or value is not None
         return Example(*texts, read_label(value, f"{place}: {label_column!r}") if is_labelled else None, number)
 
     return bad.each(table.path, enumerate(table.rows, start=1), read)
 
 
-def _check_columns(table: Table, texts: tuple[str, ...], label: str, *, needs_label: bool) -> None:
+def _check_columns(table: Table, texts: tuple[str, ...], label: str, *, labels: Labels) -> None:
     if label in texts:
         raise UserError(
             f"{table.path}: the column {label!r} is both text and label. Choose another one with --label-column."
         )
-    missing = [name for name in (*texts, *([label] if needs_label else [])) if name not in table.columns]
+    missing = [name for name in (*texts, *([label] if labels is Labels.NEEDED else [])) if name not in table.columns]
     if missing:
         raise UserError(
             f"{table.path}: no column {' or '.join(map(repr, missing))}; found: {', '.join(map(repr, table.columns))}. "

@@ -14,7 +14,7 @@ from torch import nn
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
 from toolkit.finetuning.heads import has_head_file, load_classifier, new_classifier, save_classifier
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.named.published_forms import DataFile, table_of
@@ -95,7 +95,7 @@ class SequenceClassification(Task[LabelledTexts]):
         read_label = self._known_label(labels, training.path)
         examples: dict[Split, Sequence[Example]] = {Split.TRAIN: trained}
         for split, table in tables.items():
-            rows = examples[split] = to_rows(table, read_label=read_label, needs_labels=False)
+            rows = examples[split] = to_rows(table, read_label=read_label, labels=Labels.OPTIONAL)
             for row in rows:
                 if row.label is None:
                     bad.note(table.path, "without a label: predicted, not scored", f"row {row.row}")
@@ -149,7 +149,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
         column = self.settings.label_column
         examples = to_examples(
-            table, bad=bad, text_columns=columns, label_column=column, read_label=read, needs_labels=False
+            table, bad=bad, text_columns=columns, label_column=column, read_label=read, labels=Labels.OPTIONAL
         )
         return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
 

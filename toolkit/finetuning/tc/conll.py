@@ -16,7 +16,7 @@ from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.bad_rows import BadRowError, BadRows
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, detect_scheme, has_letter, is_tag
 from toolkit.tables import Table, TableRow, parquet_class_names, read_text
@@ -73,12 +73,12 @@ def read_tagged(
     *,
     label_type: str = "entity",
     label_column: str | None = None,
-    needs_tags: bool = True,
+    labels: Labels = Labels.NEEDED,
 ) -> TaggedFile:
     """The sentences of a file, and the scheme of its tags.
 
-    `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. Where tags are not
-    needed, all that is taken from them is their scheme.
+    `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. Where tags are
+    optional, all that is read of them is their scheme.
     """
     if isinstance(file, Path) and file.suffix.lower() not in _TABLES:
         path, sentences = file, _from_columns(file, bad, label_column)
@@ -88,7 +88,7 @@ def read_tagged(
     if not sentences:
         raise UserError(f"{path}: no sentences in this file. {_WHAT_TO_GIVE}")
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
-    if label_type == "class" or not tags or (not needs_tags and not all(map(is_tag, tags))):
+    if label_type == "class" or not tags or (labels is Labels.OPTIONAL and not all(map(is_tag, tags))):
         return TaggedFile(path, None, sentences)
     if not any(map(is_tag, tags)):
         raise UserError(

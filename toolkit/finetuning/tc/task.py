@@ -14,7 +14,7 @@ from transformers import AutoModelForTokenClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import FinetuningSettings, Split
@@ -114,7 +114,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> TaggedText:
         """Sentences; of tags in the file the scheme alone."""
         bad = BadRows(self.settings.bad_rows)
-        read = self._read(file, bad, needs_tags=False)
+        read = self._read(file, bad, labels=Labels.OPTIONAL)
         names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
         sentences = [replace(sentence, tags=None) for sentence in read.sentences]
         schemes, has_classes = (
@@ -129,9 +129,9 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         loaded: nn.Module = AutoModelForTokenClassification.from_pretrained(source.model, config=source.config)
         return loaded
 
-    def _read(self, file: DataFile, bad: BadRows, *, needs_tags: bool = True) -> TaggedFile:
+    def _read(self, file: DataFile, bad: BadRows, *, labels: Labels = Labels.NEEDED) -> TaggedFile:
         kind, column = self.settings.label_type, self.settings.label_column
-        return read_tagged(file, bad, label_type=kind, label_column=column, needs_tags=needs_tags)
+        return read_tagged(file, bad, label_type=kind, label_column=column, labels=labels)
 
     def encode(self, data: TaggedText, source: EncoderSource) -> Mapping[Split, Features]:
         """Sentences as texts; long ones in windows (`paper`: cut off)."""
