@@ -163,6 +163,21 @@ def test_word_classes_have_accuracy(tmp_path):
     assert (tmp_path / "predictions.jsonl").read_text() == (output / "predictions.jsonl").read_text()
 
 
+def test_a_folder_tags_in_the_scheme_of_the_file_or_of_its_training(tmp_path):
+    files = {"io": "w1 PER\n# O\n", "iob": "w1 B-PER\n# O\n", "bare": "w1\n#\n", "pos": "w1 NN\n# NN\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    family = get_task("tc")
+    task = family(family.Settings())
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}))
+    read = {name: task.read_open(tmp_path / name, tmp_path, {"scheme": "IOB1"}) for name in files}
+    schemes = {name: data.schemes[Split.TEST].value for name, data in read.items()}
+    assert schemes == {"io": "IO", "iob": "IOB2", "bare": "IOB1", "pos": "IOB1"}
+    assert {(row.tokens, row.tags) for data in read.values() for row in data.sentences[Split.TEST]} == {
+        (("w1", "#"), None)
+    }
+
+
 def test_numbers_of_tags_have_the_names_that_datasets_keeps_in_parquet(tmp_path):
     feature = {"feature": {"names": ["O", "PER"], "_type": "ClassLabel"}, "_type": "List"}
     metadata = {"huggingface": json.dumps({"info": {"features": {"ner_tags": feature}}})}

@@ -59,8 +59,8 @@ class _Layout:
     known: frozenset[str] = frozenset()
 
     def has_tag(self, cells: list[str]) -> bool:
-        """True if there is a tag, or what is one in other lines, where the tag belongs."""
-        return is_tag(cells[self.tag]) or cells[self.tag] in self.known
+        """True if there is a tag, or what is one in other lines, where the tag belongs; or tokens alone."""
+        return self.num_columns == 1 or is_tag(cells[self.tag]) or cells[self.tag] in self.known
 
     def cells(self, line: str) -> list[str]:
         line = line.strip(" \t")
@@ -88,15 +88,17 @@ def read_tagged(
     if not sentences:
         raise UserError(f"{path}: no sentences in this file. {_WHAT_TO_GIVE}")
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
-    if label_type == "class" or not tags or (labels is Labels.OPTIONAL and not all(map(is_tag, tags))):
+    have_letters = any(map(has_letter, tags))
+    are_entities = all(map(is_tag, tags)) if have_letters else OUTSIDE in tags
+    if label_type == "class" or not tags or (labels is Labels.OPTIONAL and not are_entities):
         return TaggedFile(path, None, sentences)
-    if not any(map(is_tag, tags)):
+    if not have_letters and not are_entities:
         raise UserError(
             f"{path}: no tag is {OUTSIDE}, or B- or I- and a type; found: {', '.join(sorted(tags)[:5])}. If these are "
             "classes of words, such as parts of speech, add --label-type class; else choose the column of tags with "
             "--label-column."
         )
-    if any(map(has_letter, tags)):
+    if have_letters:
         sentences = bad.each(path, sentences, lambda sentence: _checked(path, sentence))
     try:
         scheme = detect_scheme(sentence.tags for sentence in sentences if sentence.tags)
