@@ -77,13 +77,9 @@ class NamedDataset:
 
     def cached(self, protocol: str) -> dict[Split, DataFile]:
         """What was fetched last; the hub is not asked. None of the splits where one is missing."""
-        forms = self.splits(protocol)
-        files = {form.name: _noted(form) for form in forms.values()}
-        found = ((split, form, files[form.name]) for split, form in forms.items())
-        known: dict[Split, DataFile] = {
-            split: PublishedSplit(form, split, local) for split, form, local in found if local is not None
-        }
-        return known if len(known) == len(forms) else {}
+        files = {split: (form, _noted(form)) for split, form in self.splits(protocol).items()}
+        known = {split: PublishedSplit(form, split, local) for split, (form, local) in files.items() if local}
+        return dict(known) if len(known) == len(files) else {}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
         """Form of each split under a protocol."""

@@ -22,19 +22,19 @@ LocalFiles = Mapping[str, Sequence[Path]]
 
 @dataclass(frozen=True)
 class PublishedForm(ABC):
-    """What rows of the hub mean. `rows` are by split; retrieval has `corpus` and `queries` too."""
+    """What rows of the hub mean. `rows` are by split; retrieval has `corpus` and `queries` too, which splits share."""
 
     name: str
     rows: Mapping[str, HubRows]
 
     @property
-    @abstractmethod
     def splits(self) -> Sequence[Split]:
         """Splits that the rows give."""
+        return tuple(split for split in Split if split in self.rows)
 
-    @abstractmethod
     def uses(self, split: Split) -> Sequence[str]:
         """Keys of `rows` that a split is read from."""
+        return tuple(self.rows)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Forms of named retrieval sets: documents, queries and judgements from rows of the hub."""
 
 import random
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,6 @@ Judged = dict[Split, list[Judgement]]
 class RetrievalForm(PublishedForm):
     """A collection with the judged queries alone, and judgements of each split."""
 
-    @property
-    def splits(self) -> Sequence[Split]:
-        """Those with judgements of their own."""
-        return tuple(split for split in Split if split in self.rows)
-
-    def uses(self, split: Split) -> Sequence[str]:
-        """All: splits share a collection."""
-        return tuple(self.rows)
-
     def judgements(self, files: LocalFiles, bad: BadRows) -> dict[Split, Judgements]:
         """The judgements of all splits, on one collection."""
         judged, queries, documents = self._read(files)
@@ -40,9 +32,9 @@ class RetrievalForm(PublishedForm):
             split: to_judgements(Path(f"{self.name} {split}"), rows, collection, bad) for split, rows in judged.items()
         }
 
+    @abstractmethod
     def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
         """Judgements by split, texts of queries, and documents."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
