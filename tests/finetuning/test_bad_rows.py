@@ -18,7 +18,7 @@ TABLES = {
     "sc": (
         [{"text": "w1", "label": "a"}, {"text": "w2 w3", "label": "b"}, {"text": None, "label": "a"}],
         "row 3: 'text' must be a string, found null",
-        "'text' is not a string",
+        "'text' must be a string",
     ),
     "tc": (
         [{"tokens": ["w1", "w2"], "ner_tags": ["O", "B-X"]}, {"tokens": ["w1"], "ner_tags": ["O", "O"]}],

@@ -4,6 +4,7 @@ A reader raises `BadRowError` for a record. `bad_rows = "error"` makes that an e
 record out; what was left out is counted by reason, printed, and in `result.json`.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -16,6 +17,7 @@ from toolkit.core.text import counted, first_few
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 _MOST_NAMED = 3
+_WHAT_WAS_FOUND = re.compile(r", (?:found|got|but) |: expected ")
 
 
 class Labels(Enum):
@@ -28,11 +30,16 @@ class Labels(Enum):
 
 
 class BadRowError(UserError):
-    """A record that cannot be used; `reason` is the same for all records that lack the same."""
+    """A record that cannot be used.
 
-    def __init__(self, place: str, problem: str, *, reason: str, remedy: str = "Correct or remove the row.") -> None:
-        super().__init__(f"{place}{problem}. {remedy}")
-        self.place, self.reason = place.rstrip(": "), reason
+    `reason` is the same for all records that lack the same; by default the problem, without what was found.
+    """
+
+    def __init__(
+        self, place: str, problem: str, remedy: str = "Correct or remove the row.", *, reason: str | None = None
+    ) -> None:
+        super().__init__(f"{place}: {problem}. {remedy}")
+        self.place, self.reason = place, reason or _WHAT_WAS_FOUND.split(problem)[0]
 
 
 @dataclass

@@ -23,6 +23,7 @@ _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
 """Names of files of judgements, but for the ending."""
 _COLUMNS = "query id, document id and grade, separated by tabs"
+_CORRECT = "Correct that line."
 Content = TypeVar("Content")
 JsonRow = dict[str, object]
 Grades = Mapping[str, Mapping[str, int]]
@@ -154,13 +155,9 @@ def to_judgements(path: Path, judged: Iterable[Judgement], collection: Collectio
             return
         of_query = grades.setdefault(one.query, {})
         if of_query.get(one.document, one.grade) != one.grade:
-            raise BadRowError(
-                one.place,
-                f": document {one.document!r} has grade {one.grade} for query {one.query!r}, but grade "
-                f"{of_query[one.document]} further up",
-                reason="another grade further up",
-                remedy="Remove one of the two lines.",
-            )
+            found = f"document {one.document!r} has grade {one.grade} for query {one.query!r}, but grade "
+            problem, remedy = f"{found}{of_query[one.document]} further up", "Remove one of the two lines."
+            raise BadRowError(one.place, problem, remedy, reason="the document has another grade further up")
         if one.document not in collection.documents:
             reason = f"kept in the ideal ranking: the document is not in {collection.documents_file}"
             bad.note(path, reason, one.place)
@@ -208,11 +205,10 @@ def _read_by_id(path: Path, read: Callable[[str, JsonRow], Content], bad: BadRow
             identity = str(identity)
         if not isinstance(identity, str) or not identity:
             found = json_kind(identity) if "_id" in row else "an object without it"
-            problem = f": '_id' must be a string that is not empty, found {found}"
-            raise BadRowError(place, problem, reason="'_id' is not a string", remedy="Correct that line.")
+            raise BadRowError(place, f"'_id' must be a string that is not empty, found {found}", _CORRECT)
         if identity in contents:
-            problem = f": '_id' {identity!r} occurs a second time in this file"
-            raise BadRowError(place, problem, reason="'_id' occurred before", remedy="Remove one of the two.")
+            problem = f"'_id' {identity!r} occurs a second time in this file"
+            raise BadRowError(place, problem, "Remove one of the two.", reason="'_id' occurs a second time")
         contents[identity] = read(place, row)
 
     bad.each(path, read_json_lines(path), add)
@@ -224,8 +220,8 @@ def _text(place: str, row: JsonRow, key: str) -> str:
     if value is None and key == "title":
         return ""
     if not isinstance(value, str):
-        problem = f": {key!r} must be a string, found {json_kind(value) if key in row else 'an object without it'}"
-        raise BadRowError(place, problem, reason=f"{key!r} is not a string", remedy="Correct that line.")
+        found = json_kind(value) if key in row else "an object without it"
+        raise BadRowError(place, f"{key!r} must be a string, found {found}", _CORRECT)
     return value.strip()
 
 
@@ -236,8 +232,7 @@ def _document(place: str, row: JsonRow) -> Document:
 def _query(place: str, row: JsonRow) -> str:
     text = _text(place, row, "text")
     if not text:
-        remedy = "Remove it and its judgements, or add its text."
-        raise BadRowError(place, ": the query has no text", reason="the query has no text", remedy=remedy)
+        raise BadRowError(place, "the query has no text", "Remove it and its judgements, or add its text.")
     return text
 
 
@@ -245,14 +240,12 @@ def _judgement(path: Path, number: int, line: str) -> Judgement | None:
     """The judgement of a line; None for a header."""
     place, cells = f"{path}, line {number}", line.rstrip("\r").split("\t")
     if len(cells) != 3:
-        problem = f": expected {_COLUMNS}, got {counted(len(cells), 'field')}"
-        raise BadRowError(place, problem, reason="not three fields", remedy="Correct that line.")
+        raise BadRowError(place, f"expected {_COLUMNS}, got {counted(len(cells), 'field')}", _CORRECT)
     query, document, grade = cells
     if not _is_integer(grade):
         if number == 1:
             return None
-        problem = f": the grade must be an integer, found {grade!r}"
-        raise BadRowError(place, problem, reason="the grade is not an integer", remedy="Correct that line.")
+        raise BadRowError(place, f"the grade must be an integer, found {grade!r}", _CORRECT)
     return Judgement(query, document, int(grade), place)
 
 

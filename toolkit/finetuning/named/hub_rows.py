@@ -5,7 +5,7 @@ Parquet copy of the repository is read (the branch refs/convert/parquet).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -85,7 +85,7 @@ class Hub:
         options: dict[str, Any] = {"repo_type": "dataset", "revision": location.commit, "endpoint": endpoint()}
         with progress(f"reading {source}", total=len(location.files), unit="files") as shown:
             for file in location.files:
-                with _errors_naming(source.repository), _quiet_datasets():
+                with _errors_naming(source.repository), quiet_transformers():
                     paths.append(Path(hf_hub_download(source.repository, file, **options)))
                 shown.update(len(paths))
         return paths
@@ -115,9 +115,11 @@ class Hub:
 
 def _declared_files(source: HubRows, commit: str) -> tuple[str, ...]:
     """The files that the repository itself declares for a split."""
-    from datasets import load_dataset_builder
+    from datasets import disable_progress_bars, load_dataset_builder
 
-    with _errors_naming(source.repository), _quiet_datasets():
+    disable_progress_bars()
+    # transformers quiets the hub's client with itself.
+    with _errors_naming(source.repository), quiet_transformers():
         data_files = load_dataset_builder(source.repository, source.configuration, revision=commit).config.data_files
     if not data_files or source.split not in data_files:
         raise UserError(f"{source}: no such split; found: {first_few([*(data_files or ())])}. {OWN_FILES}")
@@ -127,19 +129,3 @@ def _declared_files(source: HubRows, commit: str) -> tuple[str, ...]:
 def _errors_naming(name: str) -> AbstractContextManager[None]:
     own = "give files of your own (--train and --test, in place of --dataset)"
     return hub_errors(f"the data set {name}", alternative=own)
-
-
-@contextmanager
-def _quiet_datasets() -> Iterator[None]:
-    """Keep the progress bars of `datasets` and its client off the screen inside the block."""
-    import datasets
-
-    had_bars = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        # transformers quiets the client with itself.
-        with quiet_transformers():
-            yield
-    finally:
-        if had_bars:
-            datasets.enable_progress_bars()

@@ -107,17 +107,13 @@ def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels)
     if isinstance(answers, dict):
         texts, starts = (_member(place, answers, key, list) for key in ("text", "answer_start"))
         if len(texts) != len(starts):
-            problem = f": {counted(len(texts), 'answer')}, but {counted(len(starts), 'offset')}"
-            raise BadRowError(place, problem, reason="not an offset for each answer", remedy="Correct the row.")
+            problem = f"{counted(len(texts), 'answer')}, but {counted(len(starts), 'offset')}"
+            raise BadRowError(place, problem, reason="not an offset for each answer")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     impossible = entry.get("is_impossible")
     if isinstance(impossible, bool) and impossible == bool(answers):
-        raise BadRowError(
-            place,
-            f": is_impossible is {json.dumps(impossible)}, but it has {counted(len(answers), 'answer')}",
-            reason="is_impossible contradicts the answers",
-            remedy="Correct one of the two.",
-        )
+        problem = f"is_impossible is {json.dumps(impossible)}, but it has {counted(len(answers), 'answer')}"
+        raise BadRowError(place, problem, "Correct one of the two.")
     return Question(number, context, question, _spans(place, context, answers, start_key="answer_start"))
 
 
@@ -134,20 +130,19 @@ def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels
 
 def _spans(place: str, context: str, answers: list[Any] | None, *, start_key: str) -> tuple[Answer, ...] | None:
     if not context.strip():
-        remedy = "Remove the question."
-        raise BadRowError(place, ": the context is empty", reason="the context is empty", remedy=remedy)
+        raise BadRowError(place, "the context is empty", "Remove the question.")
     spans: list[Answer] = []
     for answer in answers or ():
         text = _member(place, answer, "text", str)
         start = _member(place, answer, start_key, int)
         found = context[max(start, 0) :][: len(text)]
         if start < 0 or found != text or not text.strip():
+            problem = (
+                f"the answer with {start_key} = {start} does not match the context: expected {_short(text)}, found"
+            )
+            remedy = "Offsets count characters from 0; correct it, or remove the question."
             raise BadRowError(
-                place,
-                f": the answer with {start_key} = {start} does not match the context: expected {_short(text)}, found "
-                f"{_short(found)}",
-                reason="an answer does not match the context",
-                remedy="Offsets count characters from 0; correct it, or remove the question.",
+                place, f"{problem} {_short(found)}", remedy, reason="an answer does not match the context"
             )
         spans.append(Answer(start, text))
     return None if answers is None else tuple(spans)
@@ -155,27 +150,23 @@ def _spans(place: str, context: str, answers: list[Any] | None, *, start_key: st
 
 def _id(place: str, entry: Any, key: str) -> str | int:
     if not isinstance(entry, dict):
-        problem = f": expected an object for each question, got {json_kind(entry)}"
-        raise BadRowError(place, problem, reason="not an object", remedy="Correct the file.")
+        raise BadRowError(place, f"expected an object for each question, got {json_kind(entry)}", "Correct the file.")
     number = entry.get(key)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
-        problem = f": a question has no {key!r} that is a string or an integer"
-        raise BadRowError(place, problem, reason=f"no {key!r}", remedy="Add one.")
+        raise BadRowError(place, f"a question has no {key!r} that is a string or an integer", "Add one.")
     return number
 
 
 def _member(place: str, holder: Any, key: str, kinds: Any) -> Any:
     if not isinstance(holder, dict):
-        problem = f": expected an object with {key!r}, got {json_kind(holder)}"
-        raise BadRowError(place, problem, reason="not an object", remedy=_FORMATS)
+        raise BadRowError(place, f"expected an object with {key!r}, got {json_kind(holder)}", _FORMATS)
     value = holder.get(key)
     if isinstance(value, bool) or not isinstance(value, kinds):
         found = (
             f"got {json_kind(value)}" if key in holder else f"found only {', '.join(map(repr, holder)) or 'nothing'}"
         )
         wanted = " or ".join(json_kind(kind()) for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        problem = f": {key!r} has to be {wanted}, {found}"
-        raise BadRowError(place, problem, reason=f"{key!r} is not {wanted}", remedy=_FORMATS)
+        raise BadRowError(place, f"{key!r} has to be {wanted}, {found}", _FORMATS)
     return value
 
 

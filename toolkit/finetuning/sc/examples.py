@@ -105,8 +105,7 @@ def _texts(place: str, row: TableRow, columns: tuple[str, ...]) -> tuple[str, st
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str):
-            problem = f": {column!r} must be a string, found {_shown(value)}"
-            raise BadRowError(place, problem, reason=f"{column!r} is not a string")
+            raise BadRowError(place, f"{column!r} must be a string, found {_shown(value)}")
         texts.append(value)
     return texts[0], texts[1] if len(texts) == 2 else None
 
@@ -147,8 +146,8 @@ def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
 
 
 def _bad_label(place: str, expected: str, value: object) -> BadRowError:
-    reason = f"the label is not {expected}"
-    return BadRowError(place, f" must be {expected}, found {_shown(value)}", reason=reason)
+    row, _, column = place.rpartition(": ")
+    return BadRowError(row, f"{column} must be {expected}, found {_shown(value)}")
 
 
 def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:

@@ -123,11 +123,10 @@ class SequenceClassification(Task[LabelledTexts]):
             label = self._read_label(value, place)
             if (unknown := labels.unknown(label)) is None:
                 return label
+            problem = f"the label {unknown!r} does not occur in the training file"
+            remedy = "Remove the row, or add training rows with that label."
             raise BadRowError(
-                place.rpartition(": ")[0],
-                f": the label {unknown!r} does not occur in the training file {training}, which has {labels}",
-                reason="the label does not occur in training",
-                remedy="Remove the row, or add training rows with that label.",
+                place.rpartition(": ")[0], f"{problem} {training}, which has {labels}", remedy, reason=problem
             )
 
         return read

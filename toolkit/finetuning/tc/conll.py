@@ -110,12 +110,9 @@ def read_tagged(
 def _checked(path: Path, sentence: TaggedSentence) -> TaggedSentence:
     for tag, place in zip(sentence.tags or (), sentence.places, strict=False):
         if not is_tag(tag):
-            raise BadRowError(
-                f"{path}, {place}",
-                f": {tag!r} is not a tag: expected O, or B- or I- (also E- S-, or L- U-) and a type, such as B-PER",
-                reason="not a tag",
-                remedy="Correct it, choose another column with --label-column, or give another file.",
-            )
+            expected = "expected O, or B- or I- (also E- S-, or L- U-) and a type, such as B-PER"
+            remedy = "Correct it, choose another column with --label-column, or give another file."
+            raise BadRowError(f"{path}, {place}", f"{tag!r} is not a tag: {expected}", remedy)
     return sentence
 
 
@@ -140,13 +137,12 @@ def _from_table(
         number, row = numbered
         place, tokens, tags = f"{table.path}, row {number}", row.get(token_column), row.get(column)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            problem = f": {token_column!r} must be a list of strings"
-            raise BadRowError(place, problem, reason=f"{token_column!r} is not a list of strings")
+            raise BadRowError(place, f"{token_column!r} must be a list of strings")
         places = (f"row {number}",) * len(tokens)
         if not isinstance(tags, list) or all(tag in (None, -1) for tag in tags):
             return TaggedSentence(tuple(tokens), None if tokens else (), places)
         if len(tags) != len(tokens):
-            problem = f": {counted(len(tokens), 'token')}, but {counted(len(tags), 'tag')}"
+            problem = f"{counted(len(tokens), 'token')}, but {counted(len(tags), 'tag')}"
             raise BadRowError(place, problem, reason="not a tag for each token")
         written = tuple(_tag(table.path, column, tag, names, label_type) for tag in tags)
         return TaggedSentence(tuple(tokens), written, places)
@@ -213,13 +209,10 @@ def _sentence(path: Path, rows: list[tuple[int, list[str]]], layout: _Layout) ->
     for number, cells in rows:
         place = f"{path}, line {number}"
         if len(cells) != layout.num_columns:
-            problem = f": {counted(len(cells), 'column')}, but the first row has {layout.num_columns}"
-            raise BadRowError(
-                place, problem, reason="not as many columns as the first row", remedy="Correct that line."
-            )
+            problem = f"{counted(len(cells), 'column')}, but the first row has {layout.num_columns}"
+            raise BadRowError(place, problem, "Correct that line.")
         if not cells[layout.token]:
-            remedy = "Correct or remove that line."
-            raise BadRowError(place, ": the token is empty", reason="the token is empty", remedy=remedy)
+            raise BadRowError(place, "the token is empty", "Correct or remove that line.")
     return TaggedSentence(
         tokens=tuple(cells[layout.token] for _, cells in rows),
         tags=tuple(cells[layout.tag] for _, cells in rows) if layout.num_columns > 1 else None,

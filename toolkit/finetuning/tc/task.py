@@ -243,12 +243,12 @@ def _known(
     def check(sentence: TaggedSentence) -> TaggedSentence:
         for tag, place in zip(sentence.tags or (), sentence.places, strict=False):
             if (kind := type_of(tag)) not in known:
+                problem = f"the {noun} {kind!r} does not occur in the training file {train.path}, which has "
                 raise BadRowError(
                     f"{file.path}, {place}",
-                    f": the {noun} {kind!r} does not occur in the training file {train.path}, which has "
-                    f"{', '.join(filter(None, known))}",
-                    reason=f"a {noun} that the training file does not have",
-                    remedy=f"Replace such tags{instead}, or add training sentences with that {noun}.",
+                    f"{problem}{', '.join(filter(None, known))}",
+                    f"Replace such tags{instead}, or add training sentences with that {noun}.",
+                    reason=f"the {noun} {kind!r} does not occur in the training file",
                 )
         if sentence.tags is None:
             bad.note(file.path, "without tags: predicted, not scored", sentence.places[0])
