@@ -41,6 +41,11 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         task = family(family.Settings.model_validate(notes["settings"] | {"bad_rows": "error"} | (changes or {})))
     except ValidationError as error:
         raise SettingsError(explain(error, family.Settings)) from None
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"could not create the output folder {output}: {error.strerror}"
+        raise UserError(f"{reason}. Choose another one (--output).") from error
     data = task.read_open(file, folder, notes)
     source = replace(open_source(str(folder), attention=family.attention), max_length=notes["max_length"])
     with cpu_threads(task.settings.threads):
@@ -48,6 +53,5 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         with model_loading(str(folder)):
             network = task.load(prepared.source, data).float().to("cuda" if has_gpu() else "cpu")
         rows = answer(task, data, prepared.features, network, prepared.source)[Split.TEST]
-    output.mkdir(parents=True, exist_ok=True)
     write_predictions(task, rows, output)
     return len(rows)
