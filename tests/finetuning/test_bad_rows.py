@@ -106,7 +106,7 @@ def test_rows_without_labels_are_predicted_and_a_folder_predicts_as_its_training
     assert (more / "predictions.jsonl").read_text() == predictions
     result = finetune(name, model, train=train, test=bare, output=output, settings=settings)
     assert (result.test, result.majority) == ({}, None)
-    with pytest.raises(UserError, match="could not create the output folder .*bare.jsonl: File exists"):
+    with pytest.raises(UserError, match=r"could not create the output folder .*bare\.jsonl: File exists"):
         predict(output, bare, output=bare)
     assert predict(output / "model", bare, output=more) == len(rows)
     assert (more / "predictions.jsonl").read_text() == (output / "predictions.jsonl").read_text()
