@@ -103,9 +103,9 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         if Split.VALIDATION in tagged and not any(sentence.tags for sentence in sentences[Split.VALIDATION]):
             path = tagged[Split.VALIDATION].path
             raise UserError(f"{path}: no row has tags. Give another file, or none (--validation).")
-        split = self.protocol.with_validation(sentences)
-        schemes = {name: tagged.get(name, train).scheme or train.scheme or TagScheme.IOB2 for name in split}
-        return TaggedText(schemes, split, tags, has_classes, bad=bad, is_scored=is_scored)
+        cut = self.protocol.with_validation(sentences)
+        schemes = {split: tagged.get(split, train).scheme or train.scheme or TagScheme.IOB2 for split in cut}
+        return TaggedText(schemes, cut, tags, has_classes, bad=bad, is_scored=is_scored)
 
     def notes(self, data: TaggedText) -> dict[str, Any]:
         """The training file's scheme."""
@@ -117,12 +117,9 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         read = self._read(file, bad, labels=Labels.OPTIONAL)
         names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
         sentences = [replace(sentence, tags=None) for sentence in read.sentences]
-        schemes, has_classes = (
-            {Split.TEST: read.scheme or TagScheme(notes["scheme"])},
-            self.settings.label_type == "class",
-        )
+        schemes = {Split.TEST: read.scheme or TagScheme(notes["scheme"])}
         tags = tuple(names[number] for number in sorted(names, key=int))
-        return TaggedText(schemes, {Split.TEST: sentences}, tags, has_classes, bad=bad)
+        return TaggedText(schemes, {Split.TEST: sentences}, tags, self.settings.label_type == "class", bad=bad)
 
     def load(self, source: EncoderSource, data: TaggedText) -> nn.Module:
         """The stock class for token classification."""
