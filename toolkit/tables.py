@@ -195,6 +195,17 @@ def _parquet_rows(place: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
         raise UserError(f"{place}: not a valid Parquet file. Download it again, or give another one.") from error
 
 
+def parquet_class_names(path: Path, column: str) -> list[str] | None:
+    """Names of a column's class numbers, or of lists of them, as the library `datasets` keeps them; None without."""
+    import pyarrow.parquet as pq
+
+    metadata = json.loads((pq.read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
+    feature = metadata.get("info", {}).get("features", {}).get(column, {})
+    feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+    names: list[str] | None = feature.get("names")
+    return names
+
+
 TableRow = dict[str, object]
 
 

@@ -715,7 +715,7 @@ _FINETUNED = (
             (("--output", "/sys/out"), ("could not create the output folder /sys/out",), "--output"),
         )
     ),
-    _finetune("tc", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
+    _finetune("qa", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
     _finetune("ir", "{checkpoint}", "--set", "micro_rows=8", found=("micro_rows does not split",), remedy="chunk_rows"),
     *(
         _finetune("qa", "{checkpoint}", "--train", file, found=found, remedy=remedy)
@@ -739,7 +739,11 @@ _FINETUNED = (
         found=("{quantities}: every row has the number 1.5",),
         remedy="Add rows",
     ),
-    _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="Remove the row"),
+    _finetune("sc", "{checkpoint}", test="{other_label}", found=("'maybe'", "'no', 'yes'"), remedy="--bad-rows skip"),
+    _finetune(
+        "sc", "{checkpoint}", "--bad-rows", "drop", found=("--bad-rows:", "got drop"), remedy="'error' or 'skip'"
+    ),
+    Case(("predict", "{empty}", "{table}", "--output", "out"), ("{empty} has no finetuning.json",), "toolkit finetune"),
 )
 
 _SCORES = (
@@ -799,8 +803,7 @@ _SEARCHED = tuple(
         ("{table}", "{qrels}", ("{table}: not a collection of documents and queries",), "Give a BEIR folder"),
         ("{collection}", "{collection}", ("qrels/test.tsv: no such file", "no_judgements.tsv"), "Name the file"),
         ("{collection}", "{no_judgements}", ("{no_judgements}: no judgements in this file",), "Give one"),
-        ("{collection}", "{unknown_document}", ("line 2: document '9' is not in {collection_corpus}",), "Remove the"),
-        ("{collection}", "{unknown_query}", ("line 1: query '9' is not in {collection}/queries.jsonl",), "Remove the"),
+        ("{collection}", "{unknown_query}", ("{unknown_query}: no judgements in this file of queries in",), "Give one"),
         ("{collection}", "{spaced}", ("line 1: expected query id, document id and grade",), "Correct that line"),
         ("{collection}", "{nothing_relevant}", ("no document is judged relevant",), "Give another file"),
         ("{twice_collection}", "{qrels}", ("{twice_collection_corpus}, line 5: '_id' '0'",), "Remove one"),
@@ -815,10 +818,10 @@ _TAGGED = (
             ("none.conll", ("none.conll: no such file",), "Give CoNLL columns"),
             ("{empty}", ("{empty}: is a folder",), "Give CoNLL columns"),
             ("{latin}", ("{latin}: not valid UTF-8", "byte 11"), "Save it as UTF-8"),
-            ("{table}", ("{table}, line 1", "'label' in the last column is not a tag"), "Correct that line"),
-            ("{one_column}", ("{one_column}, line 1", "found one column"), "Give CoNLL columns"),
+            ("{table}", ("{table}: no tag is O", "found: label, no, yes"), "add --label-type class"),
+            ("{one_column}", ("{one_column}, line 1: no tags",), "Give a training file with a tag for each token"),
             ("{ragged_tags}", ("{ragged_tags}, line 2: 3 columns, but the first row has 2",), "Correct that line"),
-            ("{wrong_tag}", ("{wrong_tag}, line 2: 'PER' in the last column is not a tag",), "such as B-PER"),
+            ("{wrong_tag}", ("{wrong_tag}, line 2: 'PER' is not a tag",), "--bad-rows skip"),
             ("{mixed_tags}", ("{mixed_tags}", "BIOES", "BILOU"), "Write all tags in one scheme"),
             ("{no_entities}", ("{no_entities}: every tag is O",), "with entities"),
             ("{no_sentences}", ("{no_sentences}: no sentences in this file",), "Give CoNLL columns"),

@@ -341,7 +341,7 @@ _TABLES: dict[str, tuple[str, str | bytes]] = {
     "tagged": ("tagged.conll", "Ann B-PER\nsings O\n"),
     "one_column": ("one.conll", "Ann\nsings\n"),
     "ragged_tags": ("ragged.conll", "Ann B-PER\nsings VBZ O\n"),
-    "wrong_tag": ("wrong.conll", "sings O\nAnn PER\n"),
+    "wrong_tag": ("wrong.conll", "sings O\nAnn PER\nBo B-PER\n"),
     "mixed_tags": ("mixed.conll", "Ann S-PER\n\nBob U-PER\n"),
     "no_entities": ("outside.conll", "sings O\n"),
     "no_sentences": ("none.conll", "-DOCSTART- O\n\n# nothing\n"),
@@ -384,7 +384,6 @@ _GRIDS: dict[str, tuple[dict[str, object], list[dict[str, object]], list[dict[st
 _QRELS = {
     "qrels": "query-id\tcorpus-id\tscore\n2\t2\t1\n",
     "no_judgements": "query-id\tcorpus-id\tscore\n",
-    "unknown_document": "2\t2\t1\n2\t9\t1\n",
     "unknown_query": "9\t2\t1\n",
     "spaced": "2 2 1\n",
     "nothing_relevant": "2\t2\t0\n",

@@ -72,7 +72,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
         ["tokenizer", "preprocess", "adopt", "inspect", "verify"],
         ["train", "doctor", "branch", "merge", "study", "convert"],
     )
-    assert listed == ["quickstart", *data, *training, "finetune", "score", "grid", "report"]
+    assert listed == ["quickstart", *data, *training, "finetune", "predict", "score", "grid", "report"]
 
 
 def _commands():

@@ -22,6 +22,7 @@ from toolkit.finetuning.ir.task import RetrievalSettings
 from toolkit.finetuning.qa.task import QuestionAnsweringSettings
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.finetuning.settings import MinimalPairsSettings
+from toolkit.finetuning.tc.task import TokenClassificationSettings
 from toolkit.objectives.diffusion import DiffusionSettings
 from toolkit.objectives.mixture import MixEntry
 from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
@@ -47,6 +48,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "pairs": MinimalPairsSettings,
     "qa": QuestionAnsweringSettings,
     "sc": SequenceClassificationSettings,
+    "tc": TokenClassificationSettings,
 }
 
 _PLACE = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

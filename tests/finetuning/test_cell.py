@@ -51,7 +51,7 @@ def test_no_result_stands_beside_another_runs_model(tmp_path, rows, monkeypatch)
         with pytest.raises(Killed):
             run(rows, model, tmp_path / "out")
     assert (tmp_path / "out" / "result.json").read_bytes() == kept, "all that is there is still the first run's"
-    monkeypatch.setattr("toolkit.finetuning.cell._write_predictions", kill)
+    monkeypatch.setattr("toolkit.finetuning.cell.write_predictions", kill)
     with pytest.raises(Killed):
         run(rows, model, tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()

@@ -5,10 +5,11 @@ import re
 import pytest
 
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection
 from toolkit.finetuning.qa.squad import read_questions
-from toolkit.finetuning.tc.conll import read_conll
+from toolkit.finetuning.tc.conll import read_tagged
 from toolkit.tables import parse_object, read_table
 
 NOTHING = Collection(None, None, {}, {})
@@ -16,9 +17,9 @@ READERS = {
     "rows.tsv": read_table,
     "rows.jsonl": read_table,
     "rows.parquet": read_table,
-    "dev.json": read_questions,
-    "eng.train": read_conll,
-    "test.tsv": lambda path: beir.read_judgements(path, NOTHING),
+    "dev.json": lambda path: read_questions(path, BadRows()),
+    "eng.train": lambda path: read_tagged(path, BadRows()),
+    "test.tsv": lambda path: beir.read_judgements(path, NOTHING, BadRows()),
 }
 
 
@@ -62,7 +63,7 @@ def test_a_line_of_json_is_an_object():
 )
 def test_json_that_python_cannot_hold_is_named(tmp_path, value, reason):
     """Numbers of thousands of digits, and halves of pairs, which no tokenizer takes."""
-    for name, read in (("rows.jsonl", read_table), ("dev.json", read_questions)):
+    for name, read in (("rows.jsonl", read_table), ("dev.json", READERS["dev.json"])):
         path = tmp_path / name
         path.write_text(f'{{"text": {value}' + "}\n")
         with pytest.raises(UserError, match=rf"{name}.*: could not be read: .*{reason}.*Correct"):

@@ -28,12 +28,13 @@ EXAMPLES = (
 
 _TASKS = "sc: sequence classification. tc: token classification. qa: question answering. ir: retrieval."
 _TRAINING_FILE = (
-    f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns. "
+    f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns, or tokens and tags. "
     "qa: SQuAD JSON. ir: a BEIR folder."
 )
 _DATASETS = "A data set on the hub, in place of files; `toolkit finetune TASK --help` names a task's."
+_LABEL_TYPES = "sc: class (default), number or set. tc: entity (default) or class."
 # Settings with an option of their own: of all tasks, and of those that read tables.
-_OPTIONS = ("protocol", "learning_rate", "seed", "steps", "threads")
+_OPTIONS = ("protocol", "learning_rate", "seed", "steps", "threads", "bad_rows")
 _OF_TABLES = ("text_columns", "label_column", "label_type", "label_separator")
 _option = partial(option_of, FinetuningSettings)
 
@@ -51,11 +52,12 @@ def command(
     seed: Annotated[int | None, _option("seed", "N")] = None,
     steps: Annotated[int | None, _option("steps", "N")] = None,
     threads: Annotated[int | None, _option("threads", "N")] = None,
+    bad_rows: Annotated[str | None, _option("bad_rows", "error|skip")] = None,
     text_columns: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="Column of the text; A,B for text pairs.")
     ] = None,
-    label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label.")] = None,
-    label_type: Annotated[str | None, typer.Option(metavar="TYPE", help="class (default), number or set.")] = None,
+    label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label, or of tags.")] = None,
+    label_type: Annotated[str | None, typer.Option(metavar="TYPE", help=_LABEL_TYPES)] = None,
     label_separator: Annotated[str | None, typer.Option(metavar="SIGN", help="Of a set's labels; default: ,")] = None,
     overrides: Annotated[
         list[str] | None,
@@ -80,7 +82,8 @@ def command(
     result = finetune(
         task, model, output=output, train=train, test=test, validation=validation, dataset=dataset, settings=settings
     )
-    console().print(_scores(result))
+    if result.test or result.validation:
+        console().print(_scores(result))
     console().print(f"written to {output}: result.json, predictions.jsonl, model/")
     console().print(
         f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and\n"
@@ -108,10 +111,10 @@ def _scores(result: "FinetuningResult") -> "Table":
     """A line for each split that was evaluated, and the baseline; the main metric is the first column."""
     from toolkit.core.console import columns
 
-    metrics = sorted(result.test, key=lambda metric: metric != result.metric)
+    metrics = sorted(result.test or result.validation or {}, key=lambda metric: metric != result.metric)
     table = columns("", "", *metrics)
     for split, scores in (("validation", result.validation), ("test", result.test)):
-        if scores is not None:
+        if scores:
             table.add_row(split, *(f"{scores[metric]:.4f}" for metric in metrics))
     if result.majority is not None:
         table.add_row("best answer without reading", f"{result.majority:.4f}")

@@ -29,6 +29,7 @@ _COMMANDS = {
     "study": "Train a family of runs, common prefixes once",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
+    "predict": "Answer rows with a fine-tuned model",
     "score": "Score minimal pairs, zero-shot",
     "grid": "Fine-tune models on tasks, rates and seeds",
     "report": "Tables, tests and figures from grids and runs",

@@ -4,7 +4,6 @@ Prepare (read the files, open the encoder, tokenize) -> draw the head -> train -
 One process can run many cells on one preparation.
 """
 
-import json
 import math
 import re
 import shutil
@@ -25,16 +24,19 @@ from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.engine.precision import cpu_threads
+from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.heads import has_head_file
+from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.precision import choose_autocast, made_by
+from toolkit.finetuning.prediction import answer, write_notes, write_predictions
 from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
-from toolkit.finetuning.task import Prediction, Task
+from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once, open_training_folder
 from toolkit.model_folder import CARD_FILE, add_old_keys, card, card_facts, save_tokenizer, table
 
-_RESULT, _PREDICTIONS, _MODEL = "result.json", "predictions.jsonl", "model"
+_RESULT, _MODEL = "result.json", "model"
 _UNFINISHED = ".unfinished"
 
 
@@ -62,13 +64,15 @@ class FinetuningResult(Settings):
     validation: dict[str, float] | None
     """Scores on the validation split; None without one."""
     test: dict[str, float]
-    """Scores on the test split."""
+    """Scores on the test split; none where it has no labels."""
     majority: float | None
     """The main metric on the test split of the best answer that reads no text, such as the training split's most
     frequent label; None where there is none."""
     made_by: dict[str, str] = Field(default_factory=dict)
     """Versions, device and compute dtype, on which the last digits of scores depend; empty where an older version has
     written the file."""
+    bad_rows: list[dict[str, Any]] = Field(default_factory=list)
+    """Rows of the data that were left out or not scored: file, reason, count and first places; absent without any."""
     form: str | None = None
     """Of minimal pairs: `causal` or `masked`; others have no such field."""
     pairs: int | None = None
@@ -88,7 +92,7 @@ class PreparedTask:
 
     task: Task[Any]
     source: EncoderSource
-    files: Mapping[Split, Path]
+    files: Mapping[Split, DataFile]
     data: Any
     features: Mapping[Split, Features]
     dataset_name: str | None = None
@@ -101,7 +105,7 @@ class PreparedTask:
 
 def prepare(
     task: Task[Any],
-    files: Mapping[Split, Path],
+    files: Mapping[Split, DataFile],
     data: Any,
     source: EncoderSource,
     *,
@@ -109,6 +113,8 @@ def prepare(
 ) -> PreparedTask:
     """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own."""
     source = task.framed(source)
+    if isinstance(data, CheckedData):
+        data.bad.show()
     return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
 
 
@@ -155,8 +161,7 @@ def _run(
     except NonFiniteError:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    answered: dict[Split, Features] = {split: features[split] for split in features if split is not Split.TRAIN}
-    predictions = task.decode(data, answered, task.answer_splits(network, answered, source))
+    predictions = answer(task, data, features, network, source)
     scores = task.score(data, predictions)
     _check_scores(task, scores)
     result = FinetuningResult(
@@ -170,7 +175,7 @@ def _run(
         steps=task.settings.num_steps(len(features[Split.TRAIN])),
         metric=task.metric,
         validation=scores.get(Split.VALIDATION),
-        test=scores[Split.TEST],
+        test=scores.get(Split.TEST, {}),
         majority=task.baseline(data),
         made_by=made_by(torch.get_num_threads(), task.dtype),
         **task.result_fields(data, source),
@@ -182,7 +187,7 @@ def _run(
     shutil.rmtree(output / _MODEL, ignore_errors=True)
     if keep is Keep.MODEL:
         (unfinished / _MODEL).rename(output / _MODEL)
-    _write_predictions(map(task.row, predictions[Split.TEST]), output / _PREDICTIONS)
+    write_predictions(task, predictions[Split.TEST], output)
     atomic_write(output / _RESULT, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
     shutil.rmtree(unfinished, ignore_errors=True)
     return result
@@ -252,6 +257,7 @@ def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result
         with quiet_transformers():
             prepared.task.save(network, folder, prepared.data)
         add_old_keys(folder)
+        write_notes(prepared.task, prepared.data, prepared.source, folder)
         (folder / CARD_FILE).write_text(_model_card(prepared, result, folder), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -262,19 +268,20 @@ def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result
 
 def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) -> str:
     """The text of README.md: use and scores. Models and data by their names, not by their places on this machine."""
-    model, metrics = Path(result.model).name, sorted(result.test, key=lambda metric: metric != result.metric)
+    scores = {"validation": result.validation, "test": result.test}
+    known = result.test or result.validation or {}
+    model, metrics = Path(result.model).name, sorted(known, key=lambda metric: metric != result.metric)
     title = f"{model}-{result.dataset}"
     use = prepared.task.usage(folder).replace(str(folder), title)
     # What stands in front of the last name in lower case: `transformers` of `transformers.pipeline(...)`.
     module = re.match(r"[a-z_]+(?:\.[a-z_]+)*(?=\.)", use)
-    scores = {"validation": result.validation, "test": result.test}
     rows = [[split, *(f"{found[metric]:.4f}" for metric in metrics)] for split, found in scores.items() if found]
     told = f"{result.steps:,} updates, peak learning rate {result.learning_rate:g}, seed {result.seed}"
     return card(
         [
             f"{model}, fine-tuned on {result.dataset} (`{result.task}`, protocol `{result.protocol}`): {told}.\n",
             f"## Use\n\n```python\nimport {module.group() if module else 'transformers'}\n\nprint({use})\n```\n",
-            f"## Scores\n\n{table(rows, head=('', *metrics))}",
+            *([f"## Scores\n\n{table(rows, head=('', *metrics))}"] if rows else []),
         ],
         title=title,
         library="sentence-transformers" if (folder / "modules.json").exists() else "transformers",
@@ -282,7 +289,3 @@ def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) 
         base=result.model,
         facts=card_facts(prepared.source.model),
     )
-
-
-def _write_predictions(rows: Iterable[Prediction], path: Path) -> None:
-    atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

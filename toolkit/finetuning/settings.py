@@ -37,6 +37,9 @@ class FinetuningSettings(Settings):
     metric: str | None = None
     """The main metric, one of the task's scores: named in results, and what chooses among learning rates. Unset: the
     task's own, such as accuracy."""
+    bad_rows: Literal["error", "skip"] = "error"
+    """Rows of the data that cannot be used. `skip`: they are left out, counted and named by reason, on the screen and
+    in `result.json`."""
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Peak learning rate. Unset: 5e-5, and 2e-5 for models above 100 million parameters. The best one differs by model
     and data set; the recipe tries 1e-5 to 5e-4."""

@@ -21,7 +21,9 @@ from toolkit.core.plugins import Plugins
 from toolkit.core.settings import nearest
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
+from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.inputs import framed_source
+from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -95,7 +97,7 @@ class Task(ABC, Generic[DataT]):
         return framed_source(source, protocol=self.settings.protocol)
 
     @abstractmethod
-    def read(self, files: Mapping[Split, Path]) -> DataT:
+    def read(self, files: Mapping[Split, DataFile]) -> DataT:
         """Examples of all splits, checked, and what the training split decides for all (labels).
 
         `self.protocol.with_validation` gives them the validation split that the protocol wants where no file is given.
@@ -138,18 +140,37 @@ class Task(ABC, Generic[DataT]):
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
         """Write weights and configuration, so that stock classes load them; the tokenizer is already there."""
 
+    def notes(self, data: DataT) -> dict[str, Any]:
+        """What `read_open` and `load` need beside weights and configuration; plain data, written to the folder."""
+        return {}
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> DataT:
+        """Examples that the model of a folder answers, with labels or without, as the test split.
+
+        Raises:
+            UserError: as `read`.
+        """
+        raise SettingsError(f"the task {self.name} cannot predict without training. Use `toolkit finetune` (--test).")
+
+    def load(self, source: EncoderSource, data: DataT) -> nn.Module:
+        """The network of a folder that `save` wrote; in `data` is what `read_open` gave."""
+        raise NotImplementedError
+
     @staticmethod
     def usage(model: Path) -> str:
         """Python that uses a fine-tuned `model/`."""
         return f"transformers.AutoModel.from_pretrained({str(model)!r})"
 
-    def dataset(self, files: Mapping[Split, Path]) -> str:
+    def dataset(self, files: Mapping[Split, DataFile]) -> str:
         """Name of the data in results: the training file's, or its folder's where the file is called train."""
         train = files.get(Split.TRAIN, files[Split.TEST])
+        assert isinstance(train, Path)
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
-    def files_of(self, split: Split, path: Path) -> list[Path]:
+    def files_of(self, split: Split, path: DataFile) -> list[Path]:
         """The files that are read for a split: the path itself, or all files in a folder."""
+        if isinstance(path, PublishedSplit):
+            return [*path.named_files.values()]
         return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
     def row(self, prediction: Prediction) -> Prediction:
@@ -161,8 +182,8 @@ class Task(ABC, Generic[DataT]):
         return None
 
     def result_fields(self, data: DataT, source: EncoderSource) -> dict[str, Any]:
-        """Fields of the result that the family alone has."""
-        return {}
+        """Fields of the result that not every run has."""
+        return {"bad_rows": data.bad.report()} if isinstance(data, CheckedData) and data.bad.found else {}
 
     def num_targets(self, labels: torch.Tensor) -> int:
         """Number of losses in the mean of `loss`: rows, or what else a family counts. It weighs parts of a batch."""

@@ -240,7 +240,9 @@ def collator(task: Trainable, source: EncoderSource) -> Callable[[Features], dic
         rows = [{name: row[name] for name in row if name in source.accepted and name != "labels"} for row in features]
         batch: dict[str, torch.Tensor] = dict(padding.pad(rows, return_tensors="pt"))
         width = batch["input_ids"].shape[1]
-        batch["labels"] = task.collate_labels([row["labels"] for row in features], width=width)
+        labels = [row.get("labels") for row in features]
+        if all(label is not None for label in labels):
+            batch["labels"] = task.collate_labels(labels, width=width)
         return batch
 
     return collate
@@ -273,7 +275,7 @@ def predict(
         for start in range(0, len(by_length), rows):
             chosen = by_length[start : start + rows]
             batch = collate([features[number] for number in chosen])
-            del batch["labels"]
+            batch.pop("labels", None)
             logits = task.logits(network(**{name: tensor.to(device) for name, tensor in batch.items()}))
             for number, answer in zip(chosen, logits.float().cpu().numpy(), strict=True):
                 answers[number] = answer[: lengths[number]] if answer.ndim == 2 else answer

@@ -19,6 +19,7 @@ from toolkit.finetuning import (
     run_cell,
 )
 from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import UNTRAINED
 
 
@@ -54,7 +55,7 @@ def finetune(
     family = get_task(task)
     settings = family.Settings() if settings is None else settings
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
-    files = {split: path for split, path in given.items() if path is not None}
+    files: dict[Split, DataFile] = {split: path for split, path in given.items() if path is not None}
     _check_data(files, dataset, needed=(Split.TEST,) if task in UNTRAINED else (Split.TRAIN, Split.TEST))
     # It finds what does not fit the family.
     family(settings)
@@ -80,7 +81,7 @@ def finetune(
         return run_cell(prepared, output, model_name=str(model), keep=keep)
 
 
-def _check_data(files: Mapping[Split, Path], dataset: str | None, *, needed: Sequence[Split]) -> None:
+def _check_data(files: Mapping[Split, DataFile], dataset: str | None, *, needed: Sequence[Split]) -> None:
     if dataset is not None and files:
         options = " and ".join(f"--{split}" for split in files)
         raise SettingsError(

@@ -1,11 +1,14 @@
 import gzip
+import math
 
 import pytest
 
 from tests.support.retrieval import write_beir
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Document
+from toolkit.finetuning.ir.ranking_metrics import ranking_scores
 
 DOCUMENTS = [{"_id": "1", "title": "A", "text": "one"}, {"_id": "02", "title": "", "text": "two", "metadata": {}}]
 QUERIES = [{"_id": "q", "text": "what"}, {"_id": "7", "text": "why"}]
@@ -14,7 +17,8 @@ QRELS = {"test": [("7", "02", 2), ("q", "1", 1), ("7", "1", 0)]}
 
 def read(path, split="test"):
     file = beir.judgements_file(path, split=split)
-    return beir.read_judgements(file, beir.read_collection(file))
+    bad = BadRows()
+    return beir.read_judgements(file, beir.read_collection(file, bad), bad)
 
 
 @pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore\n", ""])
@@ -48,8 +52,7 @@ def test_crlf_and_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("qrels/test.tsv", "q\tnone\t1\n", "test.tsv, line 1: document 'none' is not in {folder}/corpus.jsonl"),
-        ("qrels/test.tsv", "q\t1\t1\nz\t1\t1\n", "test.tsv, line 2: query 'z' is not in {folder}/queries.jsonl"),
+        ("qrels/test.tsv", "z\t1\t1\n", "test.tsv: no judgements in this file of queries in {folder}/queries.jsonl"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "test.tsv: no judgements in this file"),
         ("qrels/test.tsv", "q\t1\t0\n", "test.tsv: no document is judged relevant"),
         ("qrels/test.tsv", "q 1 1\n", "line 1: expected query id, document id and grade, separated by tabs, got 1"),
@@ -71,6 +74,22 @@ def test_what_does_not_fit_is_named(tmp_path, file, content, message):
     with pytest.raises(UserError) as error:
         read(folder)
     assert message.format(folder=folder) in str(error.value)
+
+
+def test_judgements_of_what_is_not_there_are_read_as_trec_eval_does(tmp_path):
+    """A query that is not there is left out; a document that is not there could have been found."""
+    folder = write_beir(
+        tmp_path / "set", DOCUMENTS, QUERIES, {"test": [("q", "1", 1), ("q", "none", 1), ("z", "1", 1)]}
+    )
+    file, bad = folder / "qrels" / "test.tsv", BadRows()
+    judged = beir.read_judgements(file, beir.read_collection(file, bad), bad)
+    assert judged.grades == {"q": {"1": 1, "none": 1}}
+    assert judged.documents == ["1"]
+    assert ranking_scores(judged.grades, {"q": ["1", "02"]})["ndcg@10"] == pytest.approx(1 / (1 + 1 / math.log2(3)))
+    assert [(row["reason"], row["first"]) for row in bad.report()] == [
+        (f"kept in the ideal ranking: the document is not in {folder}/corpus.jsonl", ["line 3"]),
+        (f"left out: the query is not in {folder}/queries.jsonl", ["line 4"]),
+    ]
 
 
 def test_missing_files_are_named(tmp_path):

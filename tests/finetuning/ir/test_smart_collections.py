@@ -7,6 +7,7 @@ from runpy import run_path
 import pytest
 
 from tests.support.sources import ROOT
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Document
 
@@ -48,7 +49,8 @@ def folder(tmp_path):
 
 def read(path, split="test"):
     file = beir.judgements_file(path, split=split)
-    return beir.read_judgements(file, beir.read_collection(file))
+    bad = BadRows()
+    return beir.read_judgements(file, beir.read_collection(file, bad), bad)
 
 
 def test_cranfield(folder, tmp_path):

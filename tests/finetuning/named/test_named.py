@@ -4,23 +4,18 @@ import json
 import os
 import subprocess
 import sys
-import time
-from typing import ClassVar
 
 import pytest
-from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 
 from tests.support.hf_encoders import save_encoder
 from tests.support.hub_server import HubServer
 from tests.support.named_repositories import CONLL_LABELS, NUM_TRAIN, write_repositories
 from toolkit.cli.finetune import help_sections
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.files import cache_folder
 from toolkit.finetuning import FinetuningSettings, Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset, named_dataset
-from toolkit.finetuning.named.hub_rows import Hub, HubRows, OpenRows
-from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, PublishedForm, TaggedWords
-from toolkit.finetuning.named.published_retrieval import BeirRepositories
+from toolkit.finetuning.named.hub_rows import Hub, HubRows
+from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, TaggedWords, table_of
 from toolkit.finetuning.protocol import split_training
 from toolkit.workflows.finetune import finetune
 
@@ -29,13 +24,23 @@ PROGRAM = """
 import contextlib, gc, io, json, pathlib, sys
 
 from toolkit.cli import main
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.named.datasets import DATASETS
+from toolkit.finetuning.named.published_forms import TableForm, table_of
+
+def content(part):
+    if isinstance(part.form, TableForm):
+        return table_of(part).rows
+    judged = part.form.judgements(part.files, BadRows())[part.split]
+    documents, queries = judged.collection.documents, judged.collection.queries
+    return {"documents": [*documents], "queries": [*queries], "grades": judged.grades, "form": part.form.name}
 
 fetched = {
-    protocol: {name: {str(split): str(path) for split, path in dataset.fetch(protocol).items()}
+    protocol: {name: {split: content(part) for split, part in dataset.fetch(protocol).items()}
                for name, dataset in DATASETS.items()}
     for protocol in ("standard", "paper")
 }
+cached = {name: dataset.cached("paper") == dataset.fetch("paper") for name, dataset in DATASETS.items()}
 gc.freeze()  # The Trainer collects garbage whenever it starts.
 calls = []
 for words in json.loads(sys.argv[1]):
@@ -47,7 +52,7 @@ for words in json.loads(sys.argv[1]):
         except SystemExit as stop:
             code = stop.code
     calls.append([code, said.getvalue()])
-pathlib.Path("done.json").write_text(json.dumps({"fetched": fetched, "calls": calls}))
+pathlib.Path("done.json").write_text(json.dumps({"fetched": fetched, "cached": cached, "calls": calls}))
 """
 RUNS = {"sc": "mnli", "tc": "conll2003", "qa": "squad-v2", "ir": "nq"}
 """Under the paper's protocol."""
@@ -56,7 +61,7 @@ STANDARD_RUNS = {"conll2003": "tc", "ontonotes": "tc", "uner": "tc"}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with `done.json`: where the files of each set are, and how each run of `RUNS` ended."""
+    """A folder with `done.json`: what is read of each set, and how each run of `RUNS` ended."""
     folder = tmp_path_factory.mktemp("named")
     write_repositories(folder / "hub")
     model = save_encoder("eurobert", folder / "model")
@@ -93,27 +98,8 @@ def done(place):
 
 @pytest.fixture(scope="module")
 def read(done):
-    """The lines of a split of a set."""
-
-    def read(name, split, protocol="standard"):
-        with open(done["fetched"][protocol][name][split], encoding="utf-8") as file:
-            return file.read().removesuffix("\n").split("\n")
-
-    return read
-
-
-def rows(lines):
-    return [json.loads(line) for line in lines]
-
-
-def folder_of(done, protocol, name, split):
-    qrels = done["fetched"][protocol][name][split]
-    return os.path.dirname(os.path.dirname(qrels))
-
-
-def ids(done, protocol, name, split, file):
-    with open(f"{folder_of(done, protocol, name, split)}/{file}") as opened:
-        return [json.loads(line)["_id"] for line in opened]
+    """What a family reads of a split of a set: rows, or documents, queries and grades."""
+    return lambda name, split, protocol="standard": done["fetched"][protocol][name][split]
 
 
 def test_the_help_of_a_task_lists_its_sets():
@@ -123,48 +109,46 @@ def test_the_help_of_a_task_lists_its_sets():
     assert sorted(names) == sorted(DATASETS)
 
 
-def test_every_set_has_train_and_test_and_the_name_of_its_folder(done):
+def test_every_set_has_train_and_test(done):
     assert list(done["fetched"]["standard"]) == list(DATASETS)
     assert len(DATASETS) == 12
     for protocol, sets in done["fetched"].items():
-        for name, files in sets.items():
-            # Natural Questions, whole: its published split is the test split, all of it.
-            expected = {"train", "test"} if (protocol, name) == ("standard", "nq") else set(map(str, Split))
-            assert set(files) == expected
-    for name in ("sst2", "conll2003", "squad"):
-        assert done["fetched"]["standard"][name]["train"].split("/")[-2] == name
-        assert os.path.basename(done["fetched"]["standard"][name]["test"]).startswith("test.")
+        for name, splits in sets.items():
+            has_validation = name != "nq" or protocol == "paper"
+            assert list(splits) == ["train", *["validation"] * has_validation, "test"]
 
 
-def test_glue_is_json_lines_with_the_papers_split(read):
+def test_what_was_fetched_is_known_without_the_hub(done):
+    assert done["cached"] == dict.fromkeys(DATASETS, True)
+
+
+def test_glue_is_cut_as_the_papers_authors_cut_it(read):
     published = [{"text": f"w{n % 7} train ", "label": ("negative", "positive")[n % 2]} for n in range(NUM_TRAIN)]
-    train, validation = split_training(NUM_TRAIN)
-    assert (len(train), len(validation)) == (38, 3)
-    assert rows(read("sst2", "train")) == [published[row] for row in train]
-    assert rows(read("sst2", "validation")) == [published[row] for row in validation]
-    assert rows(read("sst2", "test"))[1] == {"text": "w1 validation ", "label": "positive"}
-    assert read("sst2", "train", "paper") == read("sst2", "train")
+    for protocol in ("standard", "paper"):
+        for split, numbers in zip(("train", "validation"), split_training(NUM_TRAIN), strict=True):
+            assert read("sst2", split, protocol) == [published[row] for row in numbers]
+    assert read("sst2", "test")[1] == {"text": "w1 validation ", "label": "positive"}
 
 
 def test_pairs_of_glue(read):
-    assert rows(read("qqp", "test"))[3] == {"text": "w3 a", "text_pair": "w3 b", "label": "duplicate"}
+    assert read("qqp", "test")[3] == {"text": "w3 a", "text_pair": "w3 b", "label": "duplicate"}
     matched = {"text": "w2 validation_matched", "text_pair": "w2", "label": "contradiction"}
-    assert rows(read("mnli", "test"))[2] == matched
+    assert read("mnli", "test")[2] == matched
     assert (len(read("mnli", "train")), len(read("mnli", "test"))) == (38, 6)
 
 
-def test_tagged_words_are_columns(read):
-    assert read("conll2003", "validation")[:8] == [
-        "w0\tO", "in\tO", f"w5\t{CONLL_LABELS[-1]}", "", "w1\tB-ORG", "in\tO", "w5\tI-LOC", "",
-    ]  # fmt: skip
-    assert read("conll2003", "train").count("in\tO") == 12
+def test_numbers_of_tags_are_tags(read):
+    rows = read("conll2003", "validation")
+    assert rows[0] == {"tokens": ["w0", "in", "w5"], "tags": ["O", "O", CONLL_LABELS[-1]]}
+    assert rows[1]["tags"] == ["B-ORG", "O", "I-LOC"]
+    assert len(read("conll2003", "train")) == 12
     # Two files of training sentences.
-    assert read("ontonotes", "train").count("in\tO") == 24
-    assert read("uner", "test")[4:7] == ["w1\tB-PER", "in\tO", "w5\tI-LOC"]
+    assert len(read("ontonotes", "train")) == 24
+    assert read("uner", "test")[1]["tags"] == ["B-PER", "O", "I-LOC"]
 
 
-def test_squad_is_json_lines_in_its_columns(read):
-    assert rows(read("squad", "test"))[0] == {
+def test_squad_has_its_columns(read):
+    assert read("squad", "test")[0] == {
         "id": "validation0",
         "context": "w0 is in w1 or w3.",
         "question": "what is w0?",
@@ -172,12 +156,12 @@ def test_squad_is_json_lines_in_its_columns(read):
     }
     parts = dict(zip(("train", "validation"), split_training(NUM_TRAIN), strict=True))
     for split, numbers in parts.items():
-        assert [row["id"] for row in rows(read("squad", split))] == [f"train{number}" for number in numbers]
-    assert [len(row["answers"]["text"]) for row in rows(read("squad-v2", "test"))] == [2, 0, 2, 0, 2, 0]
+        assert [row["id"] for row in read("squad", split)] == [f"train{number}" for number in numbers]
+    assert [len(row["answers"]["text"]) for row in read("squad-v2", "test")] == [2, 0, 2, 0, 2, 0]
 
 
 def test_record_is_span_extraction(read):
-    test = rows(read("record", "test"))
+    test = read("record", "test")
     assert test[1]["context"] == "w1 met Ann.\n@highlight\nAnn left w1 for Bo"
     assert test[1]["question"] == "Then @placeholder saw w1"
     assert test[1]["id"] == "0-1"
@@ -190,42 +174,36 @@ def test_record_is_span_extraction(read):
     assert len(test) == 6
 
 
-def test_msmarco_is_whole_or_judged(done, read):
-    assert len(ids(done, "standard", "msmarco", "test", "corpus.jsonl")) == 60
+def test_msmarco_is_whole_or_judged(read):
+    assert len(read("msmarco", "test")["documents"]) == 60
+    judged = read("msmarco", "test", "paper")
     # 30 of train, 4 of dev, and 6 of the test split, whose queries share documents.
-    judged = [str(n) for n in (*range(34), *range(40, 46))]
-    assert ids(done, "paper", "msmarco", "test", "corpus.jsonl") == judged
-    assert len(ids(done, "paper", "msmarco", "test", "queries.jsonl")) == 37
-    header, first, *_ = read("msmarco", "test", "paper")
-    assert (header, first) == ("query-id\tcorpus-id\tscore", "1040\t40\t0")
-    assert read("msmarco", "train")[1:3] == ["1000\t0\t1", "1001\t1\t1"]
-    assert len(read("msmarco", "validation")) == 5
+    assert judged["documents"] == [str(n) for n in (*range(34), *range(40, 46))]
+    assert len(judged["queries"]) == 37
+    assert judged["grades"]["1040"] == {"40": 0, "41": 1, "42": 2, "43": 3}
+    train = read("msmarco", "train")["grades"]
+    assert (train["1000"], train["1001"], len(train)) == ({"0": 1}, {"1": 1}, 30)
+    assert len(read("msmarco", "validation")["grades"]) == 4
 
 
-def test_natural_questions_train_on_msmarco(done, read):
+def test_natural_questions_train_on_msmarco(read):
     for protocol in ("standard", "paper"):
-        assert done["fetched"][protocol]["nq"]["train"] == done["fetched"]["paper"]["msmarco"]["train"]
-    assert len(ids(done, "standard", "nq", "test", "corpus.jsonl")) == 20
-    assert len(read("nq", "test")) == 21
-    halves = [{line.split("\t")[0] for line in read("nq", split, "paper")[1:]} for split in ("validation", "test")]
+        assert read("nq", "train", protocol) == read("msmarco", "train", "paper")
+    whole = read("nq", "test")
+    assert (len(whole["documents"]), len(whole["grades"])) == (20, 10)
+    halves = [{*read("nq", split, "paper")["grades"]} for split in ("validation", "test")]
     assert [len(half) for half in halves] == [5, 5]
     assert halves[0] | halves[1] == {f"test{n}" for n in range(10)}
-    assert len(ids(done, "paper", "nq", "test", "corpus.jsonl")) == 11
+    assert len(read("nq", "test", "paper")["documents"]) == 11
 
 
-def test_mldr_trains_on_its_own_split_or_on_msmarco(done, read):
-    assert read("mldr", "train")[1:] == [f"q-en-{n}\tdoc-en-{n}\t1" for n in range(8)]
-    assert len(ids(done, "standard", "mldr", "train", "corpus.jsonl")) == 8
-    assert len(ids(done, "standard", "mldr", "test", "corpus.jsonl")) == 20
-    assert done["fetched"]["paper"]["mldr"]["train"] == done["fetched"]["paper"]["msmarco"]["train"]
-    assert ids(done, "paper", "mldr", "test", "corpus.jsonl") == [f"doc-en-{n}" for n in range(8, 14)]
-    assert (len(read("mldr", "validation")), len(read("mldr", "test"))) == (3, 5)
-
-
-def test_no_two_sets_are_read_twice(place):
-    written = (place / "said.txt").read_text().split("written to ")[1:]
-    # Nine sets of texts; whole MS MARCO, NQ and MLDR; MLDR's own training split; the three with judged documents alone.
-    assert len(written) == 9 + 3 + 1 + 3
+def test_mldr_trains_on_its_own_split_or_on_msmarco(read):
+    own = read("mldr", "train")
+    assert own["grades"] == {f"q-en-{n}": {f"doc-en-{n}": 1} for n in range(8)}
+    assert (len(own["documents"]), len(read("mldr", "test")["documents"])) == (8, 20)
+    assert read("mldr", "train", "paper") == read("msmarco", "train", "paper")
+    assert read("mldr", "test", "paper")["documents"] == [f"doc-en-{n}" for n in range(8, 14)]
+    assert [len(read("mldr", split)["grades"]) for split in ("validation", "test")] == [2, 4]
 
 
 def test_each_family_is_fine_tuned_by_name(place, done):
@@ -244,93 +222,45 @@ def test_every_set_of_tagged_words_is_fine_tuned_by_name(place, read, name):
     assert (result["dataset"], result["protocol"], result["metric"]) == (name, "standard", "f1")
     assert set(result["test"]) == set(result["validation"]) == {"precision", "recall", "f1"}
     rows = [json.loads(line)["prediction"] for line in (place / name / "predictions.jsonl").read_text().splitlines()]
-    sentences = "\n".join(read(name, "test")).rstrip("\n").split("\n\n")
-    assert [len(row) for row in rows] == [len(sentence.split("\n")) for sentence in sentences]
-    tags = {tag for split in ("train", "test") for line in read(name, split) if line for tag in line.split("\t")[1:]}
+    assert [len(row) for row in rows] == [len(row["tokens"]) for row in read(name, "test")]
+    tags = {tag for split in ("train", "test") for row in read(name, split) for tag in row["tags"]}
     kinds = {tag[2:] for tag in tags - {"O"}}
     assert {tag for row in rows for tag in row} <= {"O", *(f"{letter}-{kind}" for kind in kinds for letter in "BI")}
 
 
-class Counted(PublishedForm):
-    """A form whose file says how often it was written."""
+class CountedHub:
+    """A hub with a file at a commit, or out of reach."""
 
-    name = "counted"
-    rows: ClassVar = {"train": HubRows("org/name", "train")}
+    def __init__(self, folder, commit):
+        self.folder, self.commit = folder, commit
 
-    def __init__(self):
-        self.count = 0
-        self._files = {Split.TRAIN: "train.txt"}
-
-    @property
-    def files(self):
-        return self._files
-
-    def write(self, hub, folder):
-        self.count += 1
-        (folder / "train.txt").write_text(str(self.count))
-
-    def __repr__(self):
-        return "Counted()"
-
-
-class FakeHub:
-    """Repositories at a commit, or out of reach."""
-
-    def __init__(self, commit):
-        self.commit = commit
-
-    def commits(self, sources):
+    def fetch(self, source):
         if self.commit is None:
             raise UserError("the hub is out of reach")
-        return {source.repository: self.commit for source in sources}
+        file = self.folder / f"{self.commit}.jsonl"
+        file.write_text(json.dumps({"sentence": self.commit, "label": 1}) + "\n")
+        return [file]
 
 
-@pytest.fixture
-def fetch(monkeypatch, tmp_path):
-    """Fetches a counted set from a hub at a commit."""
+def test_without_the_hub_what_was_fetched_last_is_used(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    form = Counted()
-    dataset = NamedDataset("counted", "sc", {"standard": {Split.TRAIN: form}})
+    form = ClassifiedTexts("texts", {split: HubRows("org/name", split) for split in Split}, "sentence", ("no", "yes"))
+    dataset = NamedDataset("texts", "sc", {"standard": {Split.TEST: form}})
 
     def fetch(commit):
-        monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: FakeHub(commit))
-        return dataset.fetch("standard")[Split.TRAIN]
+        monkeypatch.setattr("toolkit.finetuning.named.datasets.Hub", lambda: CountedHub(tmp_path, commit))
+        return table_of(dataset.fetch("standard")[Split.TEST]).rows
 
-    return fetch
-
-
-def test_files_are_written_once_for_each_commit(fetch):
-    first = fetch("a")
-    assert first.is_relative_to(cache_folder())
-    assert (fetch("a"), fetch("a").read_text()) == (first, "1")
-    time.sleep(0.01)
-    other = fetch("b")
-    assert other != first
-    assert other.read_text() == "2"
-
-
-def test_without_the_hub_the_newest_copy_of_this_form_is_used(fetch, capsys, monkeypatch):
     with pytest.raises(UserError, match="out of reach"):
         fetch(None)
-    fetch("a")
-    newest = fetch("b")
-    os.utime(newest.parent / "origin.json", (time.time() + 5,) * 2)
-    assert fetch(None) == newest
-    monkeypatch.setattr("toolkit.finetuning.named.datasets._FORM_VERSION", 0)
+    assert dataset.cached("standard") == {}
+    for commit in ("a", "b", None):
+        assert fetch(commit) == [{"text": commit or "b", "label": "yes"}]
+    assert "using the copy of texts that was fetched before" in capsys.readouterr().out
+    (tmp_path / "b.jsonl").unlink()
+    assert dataset.cached("standard") == {}
     with pytest.raises(UserError, match="out of reach"):
         fetch(None)
-    assert "using the copy that was read before" in capsys.readouterr().out
-
-
-def test_a_broken_read_leaves_nothing(fetch, monkeypatch):
-    def break_down(self, hub, folder):
-        (folder / "train.txt").write_text("half")
-        raise UserError("the connection broke down")
-
-    monkeypatch.setattr(Counted, "write", break_down)
-    with pytest.raises(UserError, match="broke down"):
-        fetch("a")
-    assert [path.name for path in (cache_folder() / "datasets").rglob("*") if path.is_file()] in ([], [".counted.lock"])
 
 
 @pytest.mark.parametrize(
@@ -350,86 +280,36 @@ def test_what_the_hub_does_not_have_is_one_message(monkeypatch, tmp_path, source
     with HubServer(tmp_path) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         with pytest.raises(UserError) as caught:
-            Hub().commits([source])
+            Hub().fetch(source)
     assert message in str(caught.value)
     assert "--train and --test" in str(caught.value)
 
 
-class HubOf:
-    """A hub whose splits are lists of rows."""
-
-    def __init__(self, features=None, **splits):
-        self.splits, self.features = splits, features
-
-    def open(self, source):
-        rows = self.splits[source.split]
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return OpenRows(source, Dataset.from_dict(columns, features=self.features).to_iterable_dataset())
-
-    def read_json(self, source, path):
-        return {"O": 0, "B-X": 1}
-
-
-LABELLED = Features({"sentence": Value("string"), "label": ClassLabel(names=["no", "yes"])})
-ROWS = {name: HubRows("org/name", name) for name in ("train", "test", "corpus", "queries")}
-SPLITS = {name: ROWS[name] for name in ("train", "test")}
-TEXTS = ClassifiedTexts("texts", SPLITS, text="sentence")
-WORDS = TaggedWords("words", dict.fromkeys(Split, ROWS["train"]), tags="tags", labels_file="label.json")
+SPLITS = {name: HubRows("org/name", name) for name in ("train", "test")}
+TEXTS = ClassifiedTexts("texts", SPLITS, text="sentence", labels=("no", "yes"))
+WORDS = TaggedWords("words", SPLITS, tags="tags", labels=("O", "B-X"))
 CLOZE = ClozeQuestions("cloze", SPLITS)
-FOLDER = BeirRepositories("folder", {name: ROWS[name] for name in ("corpus", "queries", "test")}, corpus="judged")
-
-
-def beir(**changed):
-    corpus = [{"_id": "d", "title": None, "text": "x"}]
-    rows = {"corpus": corpus, "queries": [{"_id": "q", "text": "x"}]}
-    judged = [{"query-id": "q", "corpus-id": "d", "score": 1} | changed]
-    return HubOf(**rows, test=judged)
+MENTION = {"passage": "Bo", "query": "", "entity_spans": {"text": ["Bo"], "start": [1]}, "answers": ["Bo"]}
 
 
 @pytest.mark.parametrize(
-    ("form", "hub", "message"),
+    ("form", "row", "message"),
     [
-        (TEXTS, HubOf(train=[{"text": "x", "label": 0}]), "org/name train: the classes of the column 'label' have no"),
-        (TEXTS, HubOf(LABELLED, train=[{"sentence": "x", "label": -1}]), "expected a label from 0 to 1, got -1"),
-        (WORDS, HubOf(train=[{"words": ["a"]}]), "no column 'tokens' or 'tags'; found: 'words'"),
-        (WORDS, HubOf(train=[{"tokens": ["a"], "tags": [0, 1]}]), "row 1: expected a known tag for each word, got 1"),
-        (WORDS, HubOf(train=[{"tokens": ["a"], "tags": [2]}]), "row 1: expected a known tag for each word, got 1"),
-        (WORDS, HubOf(train=[{"tokens": ["a\tb"], "tags": [0]}]), "columns cannot hold the word 'a\\tb'"),
-        (
-            CLOZE,
-            HubOf(
-                train=[
-                    {
-                        "passage": "Bo",
-                        "query": "",
-                        "entity_spans": {"text": ["Bo"], "start": [1]},
-                        "answers": ["Bo"],
-                        "idx": {"passage": 3, "query": 1},
-                    }
-                ]
-            ),
-            "passage 3: the answers ['Bo'] are not among its marked entities",
-        ),
-        (FOLDER, beir(**{"query-id": "z"}), "1 judged queries are not on the hub (z)"),
-        (FOLDER, beir(**{"corpus-id": "z"}), "1 judged documents are not on the hub (z)"),
+        (TEXTS, {"sentence": "x", "label": -1}, "expected a label from 0 to 1, got -1"),
+        (WORDS, {"words": ["a"]}, "org/name test: no column 'tokens' or 'tags'; found: 'words'"),
+        (WORDS, {"tokens": ["a"], "tags": [0, 1]}, "row 1: expected a known tag for each word, got 1"),
+        (WORDS, {"tokens": ["a"], "tags": [2]}, "row 1: expected a known tag for each word, got 1"),
+        (CLOZE, {**MENTION, "idx": {"passage": 3, "query": 1}}, "passage 3: the answers ['Bo'] are not among its"),
+        (TEXTS, None, "org/name test has no rows"),
     ],
 )
-def test_a_repository_that_has_changed_is_one_message(tmp_path, form, hub, message):
+def test_a_repository_that_has_changed_is_one_message(tmp_path, form, row, message):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("" if row is None else json.dumps(row) + "\n")
     with pytest.raises(UserError) as caught:
-        form.write(hub, tmp_path)
+        form.table(Split.TEST, {"test": [file]})
     assert message in str(caught.value)
     assert "--train and --test" in str(caught.value)
-
-
-def test_a_split_without_rows_is_refused():
-    empty = OpenRows(HubRows("org/name", "train"), IterableDataset.from_generator(lambda: iter(())))
-    with pytest.raises(UserError, match="org/name train has no rows"):
-        list(empty.read("text"))
-
-
-def test_a_word_with_an_odd_blank_is_kept(tmp_path):
-    WORDS.write(HubOf(train=[{"tokens": ["a\u00a0b", "c"], "tags": [1, 0]}]), tmp_path)
-    assert (tmp_path / "train.conll").read_text(encoding="utf-8") == "a\u00a0b\tB-X\nc\tO\n\n"
 
 
 def test_the_papers_settings_are_defaults_under_its_protocol():

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.qa.squad import Answer, Question, read_questions
 
 CONTEXT = "Ada wrote the first program. It was 1843."
@@ -14,6 +15,10 @@ QUESTIONS = [
     Question("q1", CONTEXT, "Who wrote it?", (Answer(0, "Ada"),)),
     Question("q2", CONTEXT, "Who read it?", ()),
 ]
+
+
+def read(path):
+    return read_questions(path, BadRows())
 
 
 def write_squad(path, *entries, context=CONTEXT):
@@ -32,20 +37,20 @@ def write_record(path):
 
 
 def test_squad_of_both_versions(tmp_path):
-    assert read_questions(write_squad(tmp_path / "dev.json", FOUND, NONE)) == QUESTIONS
+    assert read(write_squad(tmp_path / "dev.json", FOUND, NONE)) == QUESTIONS
     first = {**FOUND, "is_impossible": False}
-    assert read_questions(write_squad(tmp_path / "dev.json", first, {**NONE, "plausible_answers": []})) == QUESTIONS
+    assert read(write_squad(tmp_path / "dev.json", first, {**NONE, "plausible_answers": []})) == QUESTIONS
 
 
 def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path):
     path = write_squad(tmp_path / "dev.json", FOUND)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert read_questions(path) == QUESTIONS[:1]
+    assert read(path) == QUESTIONS[:1]
 
 
 def test_record_answers_are_all_mentions(tmp_path):
     expected = [Question(7, CONTEXT, "@placeholder wrote", (Answer(0, "Ada"), Answer(36, "1843")))]
-    assert read_questions(write_record(tmp_path / "train.jsonl")) == expected
+    assert read(write_record(tmp_path / "train.jsonl")) == expected
 
 
 def test_tables_as_the_hub_has_them(tmp_path):
@@ -60,8 +65,8 @@ def test_tables_as_the_hub_has_them(tmp_path):
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    assert read_questions(tmp_path / "rows.jsonl") == QUESTIONS
-    assert read_questions(tmp_path / "rows.parquet") == QUESTIONS
+    assert read(tmp_path / "rows.jsonl") == QUESTIONS
+    assert read(tmp_path / "rows.parquet") == QUESTIONS
 
 
 @pytest.mark.parametrize(
@@ -73,14 +78,14 @@ def test_an_offset_that_does_not_match_is_refused(tmp_path, start, found):
     with pytest.raises(
         UserError, match=r"dev\.json, question 'q1': the answer with " + (found if "=" in found else ".*" + found)
     ):
-        read_questions(path)
+        read(path)
 
 
 def test_an_offset_in_record_is_checked_too(tmp_path):
     path = write_record(tmp_path / "train.jsonl")
     path.write_text(path.read_text().replace('"start": 36', '"start": 35'))
     with pytest.raises(UserError, match=r"question 7: the answer with start = 35 .* expected '1843', found ' 184'"):
-        read_questions(path)
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_an_offset_in_record_is_checked_too(tmp_path):
 )
 def test_broken_questions_are_named(tmp_path, entry, message):
     with pytest.raises(UserError) as caught:
-        read_questions(write_squad(tmp_path / "dev.json", entry))
+        read(write_squad(tmp_path / "dev.json", entry))
     assert str(caught.value).startswith(str(tmp_path / "dev.json"))
     assert message in str(caught.value)
 
@@ -120,13 +125,13 @@ def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as caught:
-        read_questions(path)
+        read(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
 def test_a_missing_file_and_an_empty_context_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.json: no such file"):
-        read_questions(tmp_path / "none.json")
+        read(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"question 'q2': the context is empty"):
-        read_questions(write_squad(tmp_path / "dev.json", NONE, context=" \n"))
+        read(write_squad(tmp_path / "dev.json", NONE, context=" \n"))

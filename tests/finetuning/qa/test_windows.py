@@ -1,12 +1,15 @@
+import itertools
 import types
 
+import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from tests.support.hf_encoders import CLS, EOS, SPECIALS, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning.inputs import framed_source
+from toolkit.finetuning.qa.answers import best_span
 from toolkit.finetuning.qa.windows import WindowBuilder
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource
@@ -128,3 +131,22 @@ def test_pairs_in_large_numbers_keep_their_order():
     windows, _ = windows_of(plain_tokenizer(), *pairs, max_length=5, overlap=0)
     assert all(ids_of(group)[0][0] == W + number % 7 for number, group in enumerate(windows))
     assert [len(group) for group in windows[-6:]] == [1, 2, 2, 1, 1, 1], "3, 4, 5, 1, 2, 3 words, 3 to a window"
+
+
+@pytest.mark.parametrize("answer", ["nai\u0308ve", "cafe\u0301", "deja\u0300 vu\u0302", "cafe"])
+@pytest.mark.parametrize("max_length", [100, 18])
+def test_marks_that_a_tokenizer_leaves_out_belong_to_the_answer(answer, max_length):
+    """The right answer comes back whole from every window that has it."""
+    context = f"nai\u0308ve {answer} , {answer} - w1 {answer}"
+    tokenizer = byte_level(trims=True, template=False)
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()])
+    (windows,), _ = windows_of(tokenizer, ("x", context), max_length=max_length, overlap=9)
+    starts = [place for place in range(len(context)) if context.startswith(answer, place)]
+    found = []
+    for window, start in itertools.product(windows, starts):
+        if (span := window.span_of(start, start + len(answer))) is not None:
+            logits = np.zeros((len(window.offsets), 2), np.float32)
+            logits[span[0], 0] = logits[span[1], 1] = 1
+            found.append(best_span(window, context, logits, max_length=50)[0])
+    assert set(found) == {answer}
+    assert len(found) >= len(starts)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.sc.examples import Example, LabelSet, read_class, text_columns_of, to_examples
 from toolkit.tables import Table
 
@@ -12,7 +13,9 @@ def table_of(*rows):
 
 
 def examples_of(*rows, columns=("text",)):
-    return to_examples(table_of(*rows), text_columns=columns, label_column="label", read_label=read_class)
+    return to_examples(
+        table_of(*rows), bad=BadRows(), text_columns=columns, label_column="label", read_label=read_class
+    )
 
 
 def test_labels_keep_their_type_and_equal_ones_of_two_types_differ():

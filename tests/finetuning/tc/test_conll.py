@@ -1,7 +1,8 @@
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.tc.conll import read_conll
+from toolkit.finetuning.bad_rows import BadRows
+from toolkit.finetuning.tc.conll import read_tagged
 from toolkit.finetuning.tc.tag_schemes import TagScheme
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
@@ -28,7 +29,7 @@ UNER = """# newdoc id = a
 def read(tmp_path, text):
     path = tmp_path / "data.conll"
     path.write_bytes(text.encode())
-    file = read_conll(path)
+    file = read_tagged(path, BadRows())
     return file.scheme, [(list(row.tokens), list(row.tags)) for row in file.sentences]
 
 
@@ -71,7 +72,10 @@ def test_line_ends_blanks_and_other_line_breaks(tmp_path):
 
 def test_lines_are_numbered(tmp_path):
     (tmp_path / "data.iob2").write_text(UNER)
-    assert [row.lines for row in read_conll(tmp_path / "data.iob2").sentences] == [(4, 5), (8,)]
+    assert [row.places for row in read_tagged(tmp_path / "data.iob2", BadRows()).sentences] == [
+        ("line 4", "line 5"),
+        ("line 8",),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +85,9 @@ def test_lines_are_numbered(tmp_path):
         ("\n\n# only\n-DOCSTART- O\n", "no sentences in this file"),
         ("a O\nb\n", "line 2: 1 column, but the first row has 2"),
         ("a O\nb X O\n", "line 2: 3 columns, but the first row has 2"),
-        ("a\nb\n", "line 1: expected a token and its tag, found one column"),
-        ("a O\nb NN\n", r"line 2: 'NN' in the last column is not a tag: expected O, or B- or I-"),
-        ("a O\nb B-\n", "line 2: 'B-' in the last column is not a tag"),
+        ("a O\nb NN\nc B-X\n", r"line 2: 'NN' is not a tag: expected O, or B- or I-"),
+        ("a DT\nb NN\n", r"no tag is O, or B- or I- and a type; found: DT, NN\. .* add --label-type class"),
+        ("a O\nb B-\n", "line 2: 'B-' is not a tag"),
         ("1\t\tO\n", "line 1: the token is empty"),
         ("a S-X\n\nb U-X\n", r"E- or S- tags \(BIOES\) beside L- or U- tags \(BILOU\)\. Write all tags in one scheme"),
     ],

@@ -20,7 +20,7 @@ WRITTEN = {
     TagScheme.BIOES: "S-PER B-PER E-PER O B-LOC I-LOC E-LOC S-ORG",
     TagScheme.BILOU: "U-PER B-PER L-PER O B-LOC I-LOC L-LOC U-ORG",
 }
-by_scheme = pytest.mark.parametrize("scheme", TagScheme)
+by_scheme = pytest.mark.parametrize("scheme", WRITTEN)
 
 
 @by_scheme
@@ -32,7 +32,7 @@ def test_entities_are_written_and_read_in_each_scheme(scheme):
 
 
 @by_scheme
-@pytest.mark.parametrize("target", TagScheme)
+@pytest.mark.parametrize("target", WRITTEN)
 def test_each_scheme_becomes_every_other(scheme, target):
     assert rewritten(WRITTEN[scheme].split(), target) == WRITTEN[target].split()
 
@@ -56,10 +56,17 @@ def test_seqeval_finds_the_same_entities_in_what_is_scored(scheme):
         ("I-PER B-LOC", TagScheme.IOB2),
         ("B-PER I-PER | S-LOC", TagScheme.BIOES),
         ("U-PER", TagScheme.BILOU),
+        ("O PER | LOC", TagScheme.IO),
     ],
 )
 def test_the_scheme_is_detected(sentences, scheme):
     assert detect_scheme([sentence.split() for sentence in sentences.split(" | ")]) is scheme
+
+
+def test_neighbours_of_one_type_are_one_entity_in_io():
+    tags = ["PER", "PER", "O", "LOC", "PER"]
+    assert rewritten(tags, TagScheme.IOB2) == ["B-PER", "I-PER", "O", "B-LOC", "B-PER"]
+    assert rewritten(["B-PER", "I-PER", "O", "B-LOC", "B-PER"], TagScheme.IO) == tags
 
 
 def test_the_end_of_a_sentence_is_no_neighbour():

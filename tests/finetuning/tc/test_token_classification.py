@@ -256,7 +256,7 @@ def test_an_architecture_without_token_classification(tmp_path, files):
             r"LOC, PER\. Replace such tags by O",
         ),
         ("a B-PER\n", "", r"test\.conll: no sentences in this file"),
-        ("a B-PER\n", "a PER\n", r"test\.conll, line 1: 'PER' in the last column is not a tag"),
+        ("a B-PER\n", "a PER\n", r"test\.conll: no tag is O, or B- or I- and a type; found: PER"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, train, test, message):
@@ -280,6 +280,6 @@ def test_the_papers_validation_split(tmp_path):
     paths = {Split.TRAIN: write_conll(tmp_path / "t", [[0], *draw_sentences(99)]), Split.TEST: tmp_path / "t"}
     data = TokenClassification(QUICK.model_copy(update={"protocol": "paper"})).read(paths)
     assert [len(data.sentences[split]) for split in Split] == [95, 5, 100]
-    lines = [row.lines[0] for split in (Split.TRAIN, Split.VALIDATION) for row in data.sentences[split]]
-    assert sorted(lines) == [row.lines[0] for row in data.sentences[Split.TEST]]
+    places = [row.places[0] for split in (Split.TRAIN, Split.VALIDATION) for row in data.sentences[split]]
+    assert sorted(places) == sorted(row.places[0] for row in data.sentences[Split.TEST])
     assert WORDS[0] in data.sentences[Split.TEST][0].tokens

@@ -25,8 +25,9 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
-from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
+from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, Task, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
+from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.source import model_loading
 from toolkit.run.folder import RunFolder, kept_checkpoints
 
@@ -46,7 +47,7 @@ class ResolvedTask:
 
     entry: TaskEntry
     settings: FinetuningSettings
-    files: dict[Split, Path]
+    files: dict[Split, DataFile]
     """None before they are fetched."""
     hashes: Mapping[str, Mapping[str, str]] | None
     """SHA-256 of each file that is read, by split; None before they are fetched."""
@@ -97,7 +98,8 @@ def resolve_task(
         settings = family.Settings.model_validate(options)
     except ValidationError as error:
         raise SettingsError(f"{place}: {explain(error, family.Settings)}") from None
-    form, files = None, {Split(split): path for split, path in entry.files.items()}
+    form: str | None = None
+    files: dict[Split, DataFile] = {Split(split): path for split, path in entry.files.items()}
     for split, path in entry.files.items():
         if not path.exists():
             raise SettingsError(f"{place}: {split} = '{path}' does not exist.{home_hint(path)} Check the path.")
@@ -123,7 +125,7 @@ def resolve_task(
         files = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
     if not files:
         return ResolvedTask(entry, settings, {}, None, form)
-    hashes = {split.value: _hash_files(reader.files_of(split, path), path, known) for split, path in files.items()}
+    hashes = {split.value: _hash_files(reader, split, path, known) for split, path in files.items()}
     return ResolvedTask(entry, settings, files, hashes, form)
 
 
@@ -137,11 +139,13 @@ def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int
         )
 
 
-def _hash_files(files: list[Path], given: Path, known: KnownHashes) -> dict[str, str]:
+def _hash_files(reader: Task[Any], split: Split, given: DataFile, known: KnownHashes) -> dict[str, str]:
+    if isinstance(given, PublishedSplit):
+        return {name: known.hash(file) for name, file in given.named_files.items()}
     root = given if given.is_dir() else given.parent
     return {
         file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: known.hash(file)
-        for file in files
+        for file in reader.files_of(split, given)
     }
 
 

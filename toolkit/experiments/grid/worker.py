@@ -14,7 +14,8 @@ from toolkit.engine.precision import Precision
 from toolkit.execution.work import Work
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.inputs import ResolvedModel, ResolvedTask
-from toolkit.finetuning import Keep, PreparedTask, get_task, prepare, run_cell
+from toolkit.finetuning import Keep, PreparedTask, Split, get_task, prepare, run_cell
+from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.precision import cpu_autocast, made_by
 
 _SECONDS_TO_END = 120.0
@@ -106,5 +107,9 @@ def _only_writer(cell: CellTask) -> AbstractContextManager[None]:
 def _prepare(task: ResolvedTask, model: ResolvedModel) -> PreparedTask:
     family = get_task(task.entry.kind)(task.settings)
     data = family.read(task.files)
+    if isinstance(data, CheckedData) and not data.is_scored:
+        raise UserError(
+            f"no row of {task.files[Split.TEST]} has a label, and a grid compares scores. Give a test file with labels."
+        )
     source = model.open(max_length=task.settings.max_length, attention=family.attention)
     return prepare(family, task.files, data, source, dataset_name=task.entry.dataset)

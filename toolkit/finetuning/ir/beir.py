@@ -8,13 +8,14 @@ import gzip
 import os
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
+from toolkit.finetuning.bad_rows import BadRowError, BadRows
 from toolkit.finetuning.settings import Split
 from toolkit.tables import parse_object, read_text
 
@@ -22,7 +23,9 @@ _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
 """Names of files of judgements, but for the ending."""
 _COLUMNS = "query id, document id and grade, separated by tabs"
+_CORRECT = "Correct that line."
 Content = TypeVar("Content")
+JsonRow = dict[str, object]
 Grades = Mapping[str, Mapping[str, int]]
 """By query and document id, how relevant the document is: 1 and more is relevant, 0 and less is not."""
 
@@ -56,6 +59,15 @@ class Collection:
         return self.queries[query] in (found.text, found.joined(" "))
 
 
+class Judgement(NamedTuple):
+    """How relevant a document is for a query, and where that is said."""
+
+    query: str
+    document: str
+    grade: int
+    place: str
+
+
 @dataclass(frozen=True)
 class Judgements:
     """Judgements of a file, queries and documents in order of first appearance."""
@@ -66,7 +78,7 @@ class Judgements:
 
     @property
     def documents(self) -> list[str]:
-        """Ids of the judged documents, in the order of the collection."""
+        """Ids of the judged documents that there are, in the order of the collection."""
         judged = {document for grades in self.grades.values() for document in grades}
         return [document for document in self.collection.documents if document in judged]
 
@@ -107,7 +119,7 @@ def collection_files(judgements: Path) -> list[Path]:
     return [file for file in found if file is not None]
 
 
-def read_collection(judgements: Path) -> Collection:
+def read_collection(judgements: Path, bad: BadRows) -> Collection:
     """The collection above the `qrels/` folder of a judgements file."""
     root = collection_folder(judgements)
     files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
@@ -119,41 +131,43 @@ def read_collection(judgements: Path) -> Collection:
     corpus, queries = files[_CORPUS], files[_QUERIES]
     assert corpus is not None
     assert queries is not None
-    documents: dict[str, Document] = {}
-    for place, row in _read_rows(corpus):
-        title, text = _text(place, row, "title"), _text(place, row, "text")
-        _add(documents, Document(title, text), place, row)
-    texts: dict[str, str] = {}
-    for place, row in _read_rows(queries):
-        text = _text(place, row, "text")
-        if not text:
-            raise UserError(f"{place}: the query has no text. Remove it and its judgements, or add its text.")
-        _add(texts, text, place, row)
-    return Collection(corpus, queries, documents, texts)
+    return Collection(corpus, queries, _read_by_id(corpus, _document, bad), _read_by_id(queries, _query, bad))
 
 
-def read_judgements(path: Path, collection: Collection) -> Judgements:
+def read_judgements(path: Path, collection: Collection, bad: BadRows) -> Judgements:
     """Judgements of one file, with or without a header."""
+    text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
+    lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+    read = bad.each(path, lines, lambda line: _judgement(path, *line))
+    return to_judgements(path, (one for one in read if one is not None), collection, bad)
+
+
+def to_judgements(path: Path, judged: Iterable[Judgement], collection: Collection, bad: BadRows) -> Judgements:
+    """Judgements on a collection, as trec_eval reads them.
+
+    A query that is not there is left out; a document that is not there stays in the ideal ranking. Both are noted.
+    """
     grades: dict[str, dict[str, int]] = {}
-    for place, query, document, grade in _read_lines(path):
-        if query not in collection.queries:
-            raise UserError(
-                f"{place}: query {query!r} is not in {collection.queries_file}. Remove the line, or add the query."
-            )
-        if document not in collection.documents:
-            raise UserError(
-                f"{place}: document {document!r} is not in {collection.documents_file}. Remove the line, or add the "
-                "document."
-            )
-        of_query = grades.setdefault(query, {})
-        if of_query.setdefault(document, grade) != grade:
-            raise UserError(
-                f"{place}: document {document!r} has grade {grade} for query {query!r}, but grade "
-                f"{of_query[document]} further up. Remove one of the two lines."
-            )
+
+    def add(one: Judgement) -> None:
+        if one.query not in collection.queries:
+            bad.note(path, f"left out: the query is not in {collection.queries_file}", one.place)
+            return
+        of_query = grades.setdefault(one.query, {})
+        if of_query.get(one.document, one.grade) != one.grade:
+            found = f"document {one.document!r} has grade {one.grade} for query {one.query!r}, but grade "
+            problem, remedy = f"{found}{of_query[one.document]} further up", "Remove one of the two lines."
+            raise BadRowError(one.place, problem, remedy, reason="the document has another grade further up")
+        if one.document not in collection.documents:
+            reason = f"kept in the ideal ranking: the document is not in {collection.documents_file}"
+            bad.note(path, reason, one.place)
+        of_query[one.document] = one.grade
+
+    bad.each(path, judged, add)
     if not grades:
         raise UserError(
-            f"{path}: no judgements in this file. Give one with a line for each judged document of a query."
+            f"{path}: no judgements in this file of queries in {collection.queries_file}. Give one with a line for "
+            "each judged document of a query."
         )
     if not any(grade > 0 for of_query in grades.values() for grade in of_query.values()):
         raise UserError(f"{path}: no document is judged relevant (a grade of 1 or more). Give another file.")
@@ -164,7 +178,8 @@ def _find(root: Path, name: str) -> Path | None:
     return next((file for file in (root / name, root / f"{name}.gz") if file.is_file()), None)
 
 
-def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[str, JsonRow]]:
+    """The objects of a file of JSON lines, plain or `.gz`, with their places."""
     for number, line in enumerate(_read_bytes(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"
@@ -180,42 +195,58 @@ def _read_bytes(path: Path) -> Iterator[bytes]:
         raise UserError(f"could not read {path}: {error}. Download it again, or give another file.") from error
 
 
-def _text(place: str, row: dict[str, object], key: str) -> str:
+def _read_by_id(path: Path, read: Callable[[str, JsonRow], Content], bad: BadRows) -> dict[str, Content]:
+    contents: dict[str, Content] = {}
+
+    def add(place_and_row: tuple[str, JsonRow]) -> None:
+        place, row = place_and_row
+        identity = row.get("_id")
+        if isinstance(identity, int) and not isinstance(identity, bool):
+            identity = str(identity)
+        if not isinstance(identity, str) or not identity:
+            found = json_kind(identity) if "_id" in row else "an object without it"
+            raise BadRowError(place, f"'_id' must be a string that is not empty, found {found}", _CORRECT)
+        if identity in contents:
+            problem = f"'_id' {identity!r} occurs a second time in this file"
+            raise BadRowError(place, problem, "Remove one of the two.", reason="'_id' occurs a second time")
+        contents[identity] = read(place, row)
+
+    bad.each(path, read_json_lines(path), add)
+    return contents
+
+
+def _text(place: str, row: JsonRow, key: str) -> str:
     value = row.get(key)
     if value is None and key == "title":
         return ""
     if not isinstance(value, str):
-        found = f"{json_kind(value)}" if key in row else "an object without it"
-        raise UserError(f"{place}: {key!r} must be a string, found {found}. Correct that line.")
+        found = json_kind(value) if key in row else "an object without it"
+        raise BadRowError(place, f"{key!r} must be a string, found {found}", _CORRECT)
     return value.strip()
 
 
-def _add(contents: dict[str, Content], content: Content, place: str, row: dict[str, object]) -> None:
-    identity = row.get("_id")
-    if isinstance(identity, int) and not isinstance(identity, bool):
-        identity = str(identity)
-    if not isinstance(identity, str) or not identity:
-        found = json_kind(identity) if "_id" in row else "an object without it"
-        raise UserError(f"{place}: '_id' must be a string that is not empty, found {found}. Correct that line.")
-    if identity in contents:
-        raise UserError(f"{place}: '_id' {identity!r} occurs a second time in this file. Remove one of the two.")
-    contents[identity] = content
+def _document(place: str, row: JsonRow) -> Document:
+    return Document(_text(place, row, "title"), _text(place, row, "text"))
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, str, str, int]]:
-    text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        place, cells = f"{path}, line {number}", line.rstrip("\r").split("\t")
-        if len(cells) != 3:
-            raise UserError(f"{place}: expected {_COLUMNS}, got {counted(len(cells), 'field')}. Correct that line.")
-        query, document, grade = cells
-        if number == 1 and not _is_integer(grade):
-            continue  # A header.
-        if not _is_integer(grade):
-            raise UserError(f"{place}: the grade must be an integer, found {grade!r}. Correct that line.")
-        yield place, query, document, int(grade)
+def _query(place: str, row: JsonRow) -> str:
+    text = _text(place, row, "text")
+    if not text:
+        raise BadRowError(place, "the query has no text", "Remove it and its judgements, or add its text.")
+    return text
+
+
+def _judgement(path: Path, number: int, line: str) -> Judgement | None:
+    """The judgement of a line; None for a header."""
+    place, cells = f"{path}, line {number}", line.rstrip("\r").split("\t")
+    if len(cells) != 3:
+        raise BadRowError(place, f"expected {_COLUMNS}, got {counted(len(cells), 'field')}", _CORRECT)
+    query, document, grade = cells
+    if not _is_integer(grade):
+        if number == 1:
+            return None
+        raise BadRowError(place, f"the grade must be an integer, found {grade!r}", _CORRECT)
+    return Judgement(query, document, int(grade), place)
 
 
 def _is_integer(text: str) -> bool:

@@ -12,15 +12,18 @@ from torch import nn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
+from toolkit.finetuning.bad_rows import BadRows, CheckedData
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection, Judgements
 from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
 from toolkit.finetuning.ir.embedding import new_embedder, save_encoder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
+from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
+from toolkit.finetuning.named.published_retrieval import RetrievalForm
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
-from toolkit.finetuning.trainer import Features
+from toolkit.finetuning.trainer import Features, settle_accelerator
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -68,7 +71,7 @@ class RetrievalSettings(FinetuningSettings):
 
 
 @dataclass(frozen=True)
-class JudgedSplits:
+class JudgedSplits(CheckedData):
     """Judgements of each split, and the documents that are searched for those that are answered."""
 
     judgements: Mapping[Split, Judgements]
@@ -85,9 +88,10 @@ class Retrieval(Task[JudgedSplits]):
     Settings: ClassVar[type[FinetuningSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
-    def read(self, files: Mapping[Split, Path]) -> JudgedSplits:
+    def read(self, files: Mapping[Split, DataFile]) -> JudgedSplits:
         """BEIR folders, or one file of judgements in one of them."""
-        read = _read_all(files)
+        bad = BadRows(self.settings.bad_rows)
+        read = _read_all(files, bad)
         queries = self.protocol.with_validation({split: list(judged.grades) for split, judged in read.items()})
         judgements = {
             split: read[split if split in read else Split.TRAIN].only(asked) for split, asked in queries.items()
@@ -101,7 +105,27 @@ class Retrieval(Task[JudgedSplits]):
                 given = [answered[other] for other in answered if other in files and split in files] or [judged]
                 chosen = {one for other in given if other.collection is judged.collection for one in other.documents}
             searched[split] = [one for one in documents if one in chosen and documents[one].joined(" ")]
-        return JudgedSplits(judgements, searched)
+        return JudgedSplits(judgements, searched, bad=bad)
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> JudgedSplits:
+        """A BEIR folder or a file of judgements, as `read`; without judgements all queries are asked."""
+        bad = BadRows(self.settings.bad_rows)
+        qrels = file / "qrels"
+        if not file.is_dir() or not beir.is_beir(file) or (qrels / "test.tsv").is_file():
+            judged = _read_all({Split.TEST: file}, bad)[Split.TEST]
+        else:
+            collection = beir.read_collection(qrels / "none", bad)
+            judged = Judgements(file, collection, {query: {} for query in collection.queries})
+        documents, chosen = judged.collection.documents, {*((self.is_paper and judged.documents) or ())}
+        searched = [one for one in documents if (one in chosen or not chosen) and documents[one].joined(" ")]
+        return JudgedSplits({Split.TEST: judged}, {Split.TEST: searched}, bad=bad)
+
+    def load(self, source: EncoderSource, data: JudgedSplits) -> nn.Module:
+        """The SentenceTransformer."""
+        settle_accelerator()
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(source.model, device="cpu")
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
@@ -121,8 +145,9 @@ class Retrieval(Task[JudgedSplits]):
         pairs: list[Pair] = []
         num_empty = 0
         for query, grades in judged.grades.items():
-            relevant = [texts[document] for document, grade in grades.items() if grade > 0]
-            others = [texts[document] for document, grade in grades.items() if grade <= 0]
+            known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
+            relevant = [text for text, grade in known if grade > 0]
+            others = [text for text, grade in known if grade <= 0]
             wanted = frozenset(relevant)
             negatives = () if self.is_paper else tuple(text for text in others if text and text not in wanted)
             num_empty += relevant.count("")
@@ -216,14 +241,15 @@ class Retrieval(Task[JudgedSplits]):
                 scores[split] = ranking_scores(grades, rankings)
         return scores
 
-    def dataset(self, files: Mapping[Split, Path]) -> str:
+    def dataset(self, files: Mapping[Split, DataFile]) -> str:
         """Name of the folder of the training collection."""
         train = files[Split.TRAIN]
+        assert isinstance(train, Path)
         return train.resolve().name if train.is_dir() else beir.collection_folder(train).name
 
-    def files_of(self, split: Split, path: Path) -> list[Path]:
+    def files_of(self, split: Split, path: DataFile) -> list[Path]:
         """The judgements of the split, with documents and queries."""
-        if not beir.is_beir(path):
+        if not isinstance(path, Path) or not beir.is_beir(path):
             return super().files_of(split, path)
         file = beir.judgements_file(path, split=beir.SPLITS[split])
         return [file, *beir.collection_files(file)]
@@ -240,11 +266,18 @@ class Retrieval(Task[JudgedSplits]):
         save_encoder(folder, module.model, longest=module.max_seq_length, prompts=embedder.prompts)
 
 
-def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
+def _read_all(files: Mapping[Split, DataFile], bad: BadRows) -> dict[Split, Judgements]:
     """Judgements of each split; a collection that several share is read once."""
     collections: dict[Path, Collection] = {}
+    published: dict[str, Mapping[Split, Judgements]] = {}
     judgements: dict[Split, Judgements] = {}
     for split, path in files.items():
+        if isinstance(path, PublishedSplit):
+            assert isinstance(path.form, RetrievalForm)
+            if path.form.name not in published:
+                published[path.form.name] = path.form.judgements(path.files, bad)
+            judgements[split] = published[path.form.name][split]
+            continue
         if not path.exists():
             raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
         if not beir.is_beir(path):
@@ -252,8 +285,8 @@ def _read_all(files: Mapping[Split, Path]) -> dict[Split, Judgements]:
         file = beir.judgements_file(path, split=beir.SPLITS[split])
         root = beir.collection_folder(file).resolve()
         if root not in collections:
-            collections[root] = beir.read_collection(file)
-        judgements[split] = beir.read_judgements(file, collections[root])
+            collections[root] = beir.read_collection(file, bad)
+        judgements[split] = beir.read_judgements(file, collections[root], bad)
     return judgements
 
 

@@ -1,1 +1,1 @@
-"""The paper's twelve data sets by name, from the hub to local files in their published form."""
+"""The paper's twelve data sets by name, read from the hub."""

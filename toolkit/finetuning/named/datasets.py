@@ -1,28 +1,28 @@
-"""Named data sets: the paper's twelve, from the Hugging Face hub to local files that a family of tasks reads.
+"""Named data sets: the paper's twelve, from the Hugging Face hub to what a family of tasks reads.
 
-A set is a declaration in datasets.toml. Its rows are read once and written, in the form in which its family reads
-files, to the user's cache folder, under a key of what is declared and of the repositories' commits.
+A set is a declaration in datasets.toml. Its files are in the cache of the hub's client; a note of our own says which
+they were, for machines that do not reach the hub.
 """
 
-import json
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from toolkit.core.cache import digest_of
+from toolkit.core.cache import CachedResult
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.files import atomic_directory, cache_folder
-from toolkit.core.locks import locked_file
 from toolkit.core.settings import nearest
 from toolkit.finetuning.named.hub_rows import Hub, HubRows
 from toolkit.finetuning.named.published_forms import (
     AnsweredQuestions,
     ClassifiedTexts,
     ClozeQuestions,
+    DataFile,
+    LocalFiles,
     PublishedForm,
+    PublishedSplit,
     TaggedWords,
 )
 from toolkit.finetuning.named.published_retrieval import BeirRepositories, HalvedBeirRepositories, PassagesInRows
@@ -39,9 +39,6 @@ _KINDS: Mapping[str, type[PublishedForm]] = {
     "passages": PassagesInRows,
 }
 """Forms, as datasets.toml calls them."""
-_FORM_VERSION = 2
-"""Goes up with every change of what is written, so that older files are not used."""
-_ORIGIN = "origin.json"
 
 SettingsT = TypeVar("SettingsT", bound=FinetuningSettings)
 
@@ -72,19 +69,17 @@ class NamedDataset:
         own = {key: value for key, value in self.paper_settings.items() if not (key == "epochs" and "steps" in chosen)}
         return type(given).model_validate(own | chosen)
 
-    def fetch(self, protocol: str) -> dict[Split, Path]:
-        """Local files of the splits, read from the hub where the cache does not have them."""
+    def fetch(self, protocol: str) -> dict[Split, DataFile]:
+        """What the splits are read from, fetched from the hub where its client's cache lacks it."""
         forms, hub = self.splits(protocol), Hub()
-        folders = {form.name: _local_folder(form, hub) for form in forms.values()}
-        return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
+        files = {form.name: _fetched(form, hub) for form in forms.values()}
+        return {split: PublishedSplit(form, split, files[form.name]) for split, form in forms.items()}
 
-    def cached(self, protocol: str) -> dict[Split, Path]:
-        """The newest files of the splits in the cache; the hub is not asked. None of them where one is missing."""
-        forms = self.splits(protocol)
-        folders = {form.name: folder for form in forms.values() if (folder := _newest_copy(form)) is not None}
-        if any(form.name not in folders for form in forms.values()):
-            return {}
-        return {split: folders[form.name] / form.files[split] for split, form in forms.items()}
+    def cached(self, protocol: str) -> dict[Split, DataFile]:
+        """What was fetched last; the hub is not asked. None of the splits where one is missing."""
+        files = {split: (form, _noted(form)) for split, form in self.splits(protocol).items()}
+        known = {split: PublishedSplit(form, split, local) for split, (form, local) in files.items() if local}
+        return dict(known) if len(known) == len(files) else {}
 
     def splits(self, protocol: str) -> Mapping[Split, PublishedForm]:
         """Form of each split under a protocol."""
@@ -108,43 +103,29 @@ def named_dataset(name: str, *, task: str) -> NamedDataset:
     return dataset
 
 
-def _local_folder(form: PublishedForm, hub: Hub) -> Path:
-    """The folder with a form's files: the one of the repositories' present commits, or else the newest there is."""
-    root = _cache()
+def _fetched(form: PublishedForm, hub: Hub) -> LocalFiles:
+    """Files of the repositories' present commits, or else those that were fetched last."""
     try:
-        commits = hub.commits(form.rows.values())
+        files = {use: hub.fetch(source) for use, source in form.rows.items()}
     except UserError as error:
-        copy = _newest_copy(form)
-        if copy is None:
+        noted = _noted(form)
+        if noted is None:
             raise
-        console().print(f"{error}\nusing the copy that was read before: {copy}")
-        return copy
-    folder = root / _key(form, commits) / form.name
-    with locked_file(root / f".{form.name}.lock"):
-        if not folder.is_dir():
-            folder.parent.mkdir(exist_ok=True)
-            with atomic_directory(folder) as unfinished:
-                form.write(hub, unfinished)
-                origin = {"commits": commits, "rows": [str(source) for source in form.rows.values()]}
-                (unfinished / _ORIGIN).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
-            console().print(f"written to {folder}")
-    return folder
+        console().print(f"{error}\nusing the copy of {form.name} that was fetched before")
+        return noted
+    _note(form).write({use: [str(file) for file in local] for use, local in files.items()})
+    return files
 
 
-def _cache() -> Path:
-    return cache_folder() / "datasets"
+def _note(form: PublishedForm) -> CachedResult:
+    return CachedResult(f"datasets/{form.name}", repr(form))
 
 
-def _newest_copy(form: PublishedForm) -> Path | None:
-    """The folder with a form's files that was written last; not one that an older version wrote in another form."""
-    found = sorted(_cache().glob(f"*/{form.name}/{_ORIGIN}"), key=lambda path: path.stat().st_mtime)
-    origins = ((path, json.loads(path.read_text(encoding="utf-8"))) for path in found)
-    copies = [path.parent for path, origin in origins if path.parent.parent.name == _key(form, origin["commits"])]
-    return copies[-1] if copies else None
-
-
-def _key(form: PublishedForm, commits: Mapping[str, str]) -> str:
-    return digest_of([_FORM_VERSION, repr(form), commits])[:12]
+def _noted(form: PublishedForm) -> LocalFiles | None:
+    """The files that were fetched last; None where one is gone."""
+    noted = _note(form).read()
+    files = {use: [Path(file) for file in local] for use, local in (noted or {}).items()}
+    return files if noted and all(file.is_file() for local in files.values() for file in local) else None
 
 
 def _declared() -> Iterator[NamedDataset]:
@@ -156,7 +137,7 @@ def _declared() -> Iterator[NamedDataset]:
             for protocol in PROTOCOLS
             if protocol in keys
         }
-        yield NamedDataset(name, forms={"standard": dict.fromkeys(forms[name].files, forms[name])} | splits, **keys)
+        yield NamedDataset(name, forms={"standard": dict.fromkeys(forms[name].splits, forms[name])} | splits, **keys)
 
 
 def _form(name: str, *, kind: str, rows: Mapping[str, Any], **options: Any) -> PublishedForm:

@@ -1,12 +1,11 @@
-"""Rows of data sets on the Hugging Face hub, streamed through `datasets`; code of a repository is never run.
+"""Rows of data sets on the Hugging Face hub, from files in the client's own cache; code of a repository is never run.
 
-A repository is read at one commit. Where it still has a loading script, which `datasets` runs no longer, its data files
-are named, or the hub's own Parquet copy of the repository is read (the branch refs/convert/parquet).
+A repository is read at one commit. Where it still has a loading script, its data files are named, or the hub's own
+Parquet copy of the repository is read (the branch refs/convert/parquet).
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,13 +15,12 @@ from tokenization.hub import endpoint
 from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
+from toolkit.finetuning.ir.beir import read_json_lines
 from toolkit.hub import Snapshot, dataset_snapshot, hub_errors
+from toolkit.tables import iterate_rows, read_table
 
 PARQUET_COPY = "refs/convert/parquet"
-
-_ALTERNATIVE = "give files of your own (--train and --test, in place of --dataset)"
-_BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json"}
-_BATCH_ROWS = 1000
+OWN_FILES = "The repository has changed; give files of your own (--train and --test, in place of --dataset)."
 
 HubRow = Mapping[str, Any]
 
@@ -45,51 +43,32 @@ class HubRows:
         parts = (self.repository, self.configuration, self.split)
         return " ".join(part for part in parts if part is not None)
 
-
-@dataclass(frozen=True)
-class OpenRows:
-    """Rows that are read as they are iterated over."""
-
-    source: HubRows
-    dataset: Any
-
-    def read(self, *columns: str) -> Iterator[HubRow]:
-        """The rows, with a count on the screen."""
-        # Whole tables: `datasets` takes several times as long for single rows.
-        tables, number = iter(self.dataset.with_format("arrow").iter(batch_size=_BATCH_ROWS)), 0
-        with progress(f"reading {self.source}", total=None, unit="rows") as shown:
-            while True:
-                with _errors_naming(self.source.repository):
-                    table = next(tables, None)
-                if table is None:
-                    break
-                self._check_columns(columns, table.column_names)
-                number += len(table)
-                shown.update(number)
-                yield from table.select(columns).to_pylist()
+    def read(self, files: Sequence[Path], *columns: str) -> Iterator[HubRow]:
+        """The rows of local files, which have these columns."""
+        number = 0
+        for file in files:
+            for row in _rows(file):
+                missing = [] if number else [name for name in columns if name not in row]
+                if missing:
+                    raise UserError(
+                        f"{self}: no column {' or '.join(map(repr, missing))}; found: "
+                        f"{', '.join(map(repr, row)) or 'none'}. {OWN_FILES}"
+                    )
+                number += 1
+                yield row
         if number == 0:
-            raise UserError(f"{self.source} has no rows. The repository has changed; {_ALTERNATIVE}.")
+            raise UserError(f"{self} has no rows. {OWN_FILES}")
 
-    def class_names(self, column: str) -> list[str]:
-        """Names of the classes of a column of numbers, or of lists of them."""
-        features: Mapping[str, Any] = self.dataset.features or {}
-        self._check_columns((column,), features)
-        feature = features[column]
-        names = getattr(getattr(feature, "feature", feature), "names", None)
-        if names is None:
-            raise UserError(
-                f"{self.source}: the classes of the column {column!r} have no names. The repository has changed; "
-                f"{_ALTERNATIVE}."
-            )
-        return list(names)
 
-    def _check_columns(self, columns: Sequence[str], found: Iterable[str]) -> None:
-        missing = [name for name in columns if name not in found]
-        if missing:
-            raise UserError(
-                f"{self.source}: no column {' or '.join(map(repr, missing))}; found: "
-                f"{', '.join(map(repr, found)) or 'none'}. The repository has changed; {_ALTERNATIVE}."
-            )
+def _rows(file: Path) -> Iterator[HubRow]:
+    """Large files are not held in memory."""
+    if file.suffix == ".parquet":
+        with file.open("rb") as opened:
+            yield from (row for _, row in iterate_rows(str(file), ".parquet", opened))
+    elif file.suffix == ".tsv":
+        yield from read_table(file).rows
+    else:
+        yield from (row for _, row in read_json_lines(file))
 
 
 @dataclass
@@ -98,57 +77,32 @@ class Hub:
 
     _snapshots: dict[tuple[str, str], Snapshot] = field(default_factory=dict)
 
-    def commits(self, sources: Iterable[HubRows]) -> dict[str, str]:
-        """The commit of each repository that `open` would read."""
-        return {source.repository: self._locate(source).commit for source in sources}
-
-    def open(self, source: HubRows) -> OpenRows:
-        """Open the rows of a split."""
-        from datasets import load_dataset
-
-        location = self._locate(source)
-        with _errors_naming(source.repository), _quiet_datasets():
-            if not location.files:
-                dataset = load_dataset(
-                    source.repository,
-                    source.configuration,
-                    split=str(source.split),
-                    revision=location.commit,
-                    streaming=True,
-                )
-            else:
-                root = f"hf://datasets/{source.repository}@{location.commit}"
-                urls = [f"{root}/{path}" for path in location.files]
-                dataset = load_dataset(_builder(source, location.files), data_files=urls, split="train", streaming=True)
-        return OpenRows(source, dataset)
-
-    def read_json(self, source: HubRows, path: str) -> Any:
-        """A JSON file of a repository, at the commit of its rows."""
+    def fetch(self, source: HubRows) -> list[Path]:
+        """Local files of a split, in the hub client's cache."""
         from huggingface_hub import hf_hub_download
 
-        with _errors_naming(source.repository), _quiet_datasets():
-            file = hf_hub_download(
-                source.repository,
-                path,
-                repo_type="dataset",
-                revision=self._locate(source).commit,
-                endpoint=endpoint(),
-            )
-            return json.loads(Path(file).read_text(encoding="utf-8"))
+        location, paths = self._locate(source), list[Path]()
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": location.commit, "endpoint": endpoint()}
+        with progress(f"reading {source}", total=len(location.files), unit="files") as shown:
+            for file in location.files:
+                with _errors_naming(source.repository), quiet_transformers():
+                    paths.append(Path(hf_hub_download(source.repository, file, **options)))
+                shown.update(len(paths))
+        return paths
 
     def _locate(self, source: HubRows) -> Snapshot:
-        """The commit of rows, and their files; none where the repository says itself which they are."""
+        """The commit of rows, and their files."""
         found, patterns = self._snapshot(source.repository, "main"), source.files
+        if not patterns and f"{source.repository.rpartition('/')[2]}.py" not in found.files:
+            return Snapshot(found.commit, _declared_files(source, found.commit))
         if not patterns:
-            if f"{source.repository.rpartition('/')[2]}.py" not in found.files:
-                return Snapshot(found.commit, ())
             found = self._snapshot(source.repository, PARQUET_COPY)
             patterns = (f"{source.configuration or 'default'}/{source.split}/*.parquet",)
         files = tuple(file for pattern in patterns for file in found.files if fnmatchcase(file, pattern))
         if not files:
             raise UserError(
                 f"the data set {source.repository} has no files {' or '.join(patterns)} (commit {found.commit[:12]}; "
-                f"found: {first_few(found.files)}). The repository has changed; {_ALTERNATIVE}."
+                f"found: {first_few(found.files)}). {OWN_FILES}"
             )
         return Snapshot(found.commit, files)
 
@@ -159,27 +113,19 @@ class Hub:
         return self._snapshots[repository, revision]
 
 
-def _builder(source: HubRows, paths: Sequence[str]) -> str:
-    formats = {builder for path in paths for ending, builder in _BUILDERS.items() if path.endswith(ending)}
-    assert len(formats) == 1, source
-    return formats.pop()
+def _declared_files(source: HubRows, commit: str) -> tuple[str, ...]:
+    """The files that the repository itself declares for a split."""
+    from datasets import disable_progress_bars, load_dataset_builder
+
+    disable_progress_bars()
+    # transformers quiets the hub's client with itself.
+    with _errors_naming(source.repository), quiet_transformers():
+        data_files = load_dataset_builder(source.repository, source.configuration, revision=commit).config.data_files
+    if not data_files or source.split not in data_files:
+        raise UserError(f"{source}: no such split; found: {first_few([*(data_files or ())])}. {OWN_FILES}")
+    return tuple(url.removeprefix(f"hf://datasets/{source.repository}@{commit}/") for url in data_files[source.split])
 
 
 def _errors_naming(name: str) -> AbstractContextManager[None]:
-    return hub_errors(f"the data set {name}", alternative=_ALTERNATIVE)
-
-
-@contextmanager
-def _quiet_datasets() -> Iterator[None]:
-    """Keep the progress bars of `datasets` and its client off the screen inside the block."""
-    import datasets
-
-    had_bars = not datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        # transformers quiets the client with itself.
-        with quiet_transformers():
-            yield
-    finally:
-        if had_bars:
-            datasets.enable_progress_bars()
+    own = "give files of your own (--train and --test, in place of --dataset)"
+    return hub_errors(f"the data set {name}", alternative=own)

@@ -1,143 +1,160 @@
-"""Files of named data sets: rows of the hub in the form in which each family of tasks reads a data set.
+"""Forms of named data sets: how rows of the hub become the table of a split that a family of tasks reads.
 
-Sequence classification and question answering: JSON lines. Token classification: CoNLL columns. Retrieval: BEIR
-folders, in published_retrieval.py. A form says how rows become examples of a split.
+Retrieval, which needs documents and queries beside judgements, is in published_retrieval.py.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.named.hub_rows import Hub, HubRow, HubRows
+from toolkit.finetuning.named.hub_rows import OWN_FILES, HubRow, HubRows
 from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import Split
+from toolkit.tables import Table, read_table
 
-_SEPARATORS = frozenset("\t\r\n")
-_OWN_FILES = "The repository has changed; give files of your own (--train and --test, in place of --dataset)."
+LocalFiles = Mapping[str, Sequence[Path]]
+"""Files of each entry of a form's `rows`."""
 
 
 @dataclass(frozen=True)
 class PublishedForm(ABC):
-    """Files of one data set, in a folder of its name.
-
-    `rows` of the hub are by split; retrieval has `corpus` and `queries` too.
-    """
+    """What rows of the hub mean. `rows` are by split; retrieval has `corpus` and `queries` too, which splits share."""
 
     name: str
     rows: Mapping[str, HubRows]
 
     @property
-    @abstractmethod
-    def files(self) -> Mapping[Split, str]:
-        """Paths in the folder, by split."""
+    def splits(self) -> Sequence[Split]:
+        """Splits that the rows give."""
+        return tuple(split for split in Split if split in self.rows)
 
-    @abstractmethod
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Read the rows and write the files."""
+    def uses(self, split: Split) -> Sequence[str]:
+        """Keys of `rows` that a split is read from."""
+        return tuple(self.rows)
 
 
-class FileOfSplit(PublishedForm):
-    """A file of each split; a validation split that is not published is cut off training as the paper's authors do."""
+@dataclass(frozen=True)
+class PublishedSplit:
+    """A split of a named data set, in place of a file of the user."""
 
-    ending: ClassVar[str]
+    form: PublishedForm
+    split: Split
+    files: LocalFiles
+
+    def __str__(self) -> str:
+        return f"{self.form.name} {self.split}"
 
     @property
-    def files(self) -> Mapping[Split, str]:
-        """`train`, `validation` and `test`."""
-        return {split: f"{split}.{self.ending}" for split in Split}
+    def named_files(self) -> Mapping[str, Path]:
+        """Files that the split is read from, by names that do not depend on the commit."""
+        return {f"{use}/{file.name}": file for use in self.form.uses(self.split) for file in self.files[use]}
 
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write three files."""
-        published = {Split(split): list(self._examples(hub, source)) for split, source in self.rows.items()}
-        for split, examples in PROTOCOLS["paper"].with_validation(published).items():
-            with (folder / self.files[split]).open("w", encoding="utf-8") as file:
-                file.writelines(f"{example}\n" for example in examples)
+
+DataFile = Path | PublishedSplit
+"""What a split is read from."""
+
+
+def table_of(file: DataFile) -> Table:
+    """The rows of a split."""
+    if isinstance(file, Path):
+        return read_table(file)
+    assert isinstance(file.form, TableForm)
+    return file.form.table(file.split, file.files)
+
+
+class TableForm(PublishedForm):
+    """A table of each split; a validation split that is not published is cut off training as the paper's authors do."""
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """All."""
+        return tuple(Split)
+
+    def uses(self, split: Split) -> Sequence[str]:
+        """The split's own rows, or those of training."""
+        return (split if split in self.rows else Split.TRAIN, *(["labels"] if "labels" in self.rows else []))
+
+    def table(self, split: Split, files: LocalFiles) -> Table:
+        """The rows of a split."""
+        use = self.uses(split)[0]
+        rows: Sequence[dict[str, Any]] = list(self._examples(use, files))
+        if use == Split.TRAIN and Split.VALIDATION not in self.rows:
+            rows = PROTOCOLS["paper"].with_validation({Split.TRAIN: rows})[split]
+        return Table(Path(f"{self.rows[use]}"), tuple(rows[0]), list(rows))
 
     @abstractmethod
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
-        """Each example of a split as it stands in the file, but for the last line break."""
+    def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
+        """Rows as a file of the user has them, from an entry of `rows`."""
 
 
 @dataclass(frozen=True)
-class ClassifiedTexts(FileOfSplit):
-    """JSON lines with `text`, for pairs `text_pair`, from columns of any name, and the name of the class as `label`."""
+class ClassifiedTexts(TableForm):
+    """Rows with `text`, for pairs `text_pair`, from columns of any name, and the name of the class as `label`."""
 
     text: str
+    labels: Sequence[str]
     text_pair: str | None = None
-    ending: ClassVar[str] = "jsonl"
 
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
-        rows = hub.open(source)
-        names = rows.class_names("label")
+    def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
         columns = [self.text] if self.text_pair is None else [self.text, self.text_pair]
-        for row in rows.read(*columns, "label"):
-            if not 0 <= row["label"] < len(names):
+        for row in self.rows[use].read(files[use], *columns, "label"):
+            if not 0 <= row["label"] < len(self.labels):
                 raise UserError(
-                    f"{rows.source}: expected a label from 0 to {len(names) - 1}, got {row['label']}. {_OWN_FILES}"
+                    f"{self.rows[use]}: expected a label from 0 to {len(self.labels) - 1}, got {row['label']}. "
+                    f"{OWN_FILES}"
                 )
-            texts = dict(zip(("text", "text_pair"), (row[column] for column in columns), strict=False))
-            yield json.dumps(texts | {"label": names[row["label"]]}, ensure_ascii=False)
+            texts = zip(("text", "text_pair"), (row[column] for column in columns), strict=False)
+            yield {**dict(texts), "label": self.labels[row["label"]]}
 
 
 @dataclass(frozen=True)
-class TaggedWords(FileOfSplit):
-    """CoNLL columns: a word of `tokens`, a tab and its tag on each line, a blank line behind each sentence.
+class TaggedWords(TableForm):
+    """Rows with `tokens` and their `tags`, from numbers of tags.
 
     Attributes:
-        tags: column of the tags' numbers.
-        labels_file: the repository's JSON file of numbers by tag; None where the column itself has names.
+        tags: column of the numbers.
+        labels: tags by number; none where `rows` has `labels`, a JSON file of numbers by tag.
     """
 
     tags: str
-    labels_file: str | None = None
-    ending: ClassVar[str] = "conll"
+    labels: Sequence[str] = ()
 
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
-        rows = hub.open(source)
-        if self.labels_file is None:
-            names = dict(enumerate(rows.class_names(self.tags)))
-        else:
-            names = {number: tag for tag, number in hub.read_json(source, self.labels_file).items()}
-        for number, row in enumerate(rows.read("tokens", self.tags), start=1):
+    def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
+        names = dict(enumerate(self.labels))
+        for file in files.get("labels", ()):
+            names = {number: tag for tag, number in json.loads(file.read_text(encoding="utf-8")).items()}
+        for number, row in enumerate(self.rows[use].read(files[use], "tokens", self.tags), start=1):
             words, tags = row["tokens"], row[self.tags]
             if len(words) != len(tags) or not set(tags) <= names.keys():
                 raise UserError(
-                    f"{source}, row {number}: expected a known tag for each word, got {len(words)} words and the tags "
-                    f"{tags}. {_OWN_FILES}"
+                    f"{self.rows[use]}, row {number}: expected a known tag for each word, got {len(words)} words and "
+                    f"the tags {tags}. {OWN_FILES}"
                 )
-            for word in words:
-                if not word or word != word.strip(" ") or not _SEPARATORS.isdisjoint(word):
-                    raise UserError(f"{source}, row {number}: columns cannot hold the word {word!r}. {_OWN_FILES}")
-            yield "".join(f"{word}\t{names[tag]}\n" for word, tag in zip(words, tags, strict=True))
+            yield {"tokens": words, "tags": [names[tag] for tag in tags]}
 
 
-class AnsweredQuestions(FileOfSplit):
-    """JSON lines with the columns that SQuAD has on the hub; `answers` are two lists, `text` and `answer_start`."""
+class AnsweredQuestions(TableForm):
+    """Rows with the columns that SQuAD has on the hub; `answers` are two lists, `text` and `answer_start`."""
 
-    ending: ClassVar[str] = "jsonl"
-
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
-        for row in hub.open(source).read("id", "context", "question", "answers"):
-            yield json.dumps(row, ensure_ascii=False)
+    def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
+        columns = ("id", "context", "question", "answers")
+        yield from ({name: row[name] for name in columns} for row in self.rows[use].read(files[use], *columns))
 
 
-class ClozeQuestions(FileOfSplit):
+class ClozeQuestions(TableForm):
     """ReCoRD as span extraction: every mention of an answer's entity is a right answer, in the order of the passage.
 
     The question is the statement with its `@placeholder`.
     """
 
-    ending: ClassVar[str] = "jsonl"
-
-    def _examples(self, hub: Hub, source: HubRows) -> Iterator[str]:
-        for row in hub.open(source).read("passage", "query", "entity_spans", "answers", "idx"):
+    def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
+        for row in self.rows[use].read(files[use], "passage", "query", "entity_spans", "answers", "idx"):
             number = f"{row['idx']['passage']}-{row['idx']['query']}"
-            question = {"id": number, "context": row["passage"], "question": row["query"], "answers": _mentions(row)}
-            yield json.dumps(question, ensure_ascii=False)
+            yield {"id": number, "context": row["passage"], "question": row["query"], "answers": _mentions(row)}
 
 
 def _mentions(row: HubRow) -> list[HubRow]:
@@ -148,6 +165,6 @@ def _mentions(row: HubRow) -> list[HubRow]:
     if not wanted or {text for _, text in found} != wanted:
         raise UserError(
             f"ReCoRD, passage {row['idx']['passage']}: the answers {sorted(wanted)} are not among its marked entities. "
-            f"{_OWN_FILES}"
+            f"{OWN_FILES}"
         )
     return [{"text": text, "answer_start": start} for start, text in found]

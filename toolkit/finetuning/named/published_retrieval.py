@@ -1,93 +1,68 @@
-"""Files of named retrieval sets: BEIR folders of rows of the hub."""
+"""Forms of named retrieval sets: documents, queries and judgements from rows of the hub."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import orjson
-
-from toolkit.core.errors import UserError
-from toolkit.core.text import first_few
-from toolkit.finetuning.ir.beir import SPLITS
-from toolkit.finetuning.named.hub_rows import Hub
-from toolkit.finetuning.named.published_forms import PublishedForm
+from toolkit.finetuning.bad_rows import BadRows
+from toolkit.finetuning.ir.beir import Collection, Document, Judgement, Judgements, to_judgements
+from toolkit.finetuning.named.published_forms import LocalFiles, PublishedForm
 from toolkit.finetuning.settings import Split
 
 _HALVING_SEED = 42
-_QRELS = {split: f"qrels/{name}.tsv" for split, name in SPLITS.items()}
 
-JudgedRows = list[tuple[str, str, int]]
-"""Query id, document id and grade."""
-Documents = Iterable[tuple[str, str, str]]
-"""Id, title and text."""
+Judged = dict[Split, list[Judgement]]
 
 
-class BeirFolder(PublishedForm):
-    """`corpus.jsonl`, `queries.jsonl` with the judged queries alone, and judgements of each split in `qrels/`."""
+class RetrievalForm(PublishedForm):
+    """A collection with the judged queries alone, and judgements of each split."""
 
-    @property
-    def files(self) -> Mapping[Split, str]:
-        """The judgements of each split."""
-        return {split: _QRELS[split] for split in Split if split in self.rows}
+    def judgements(self, files: LocalFiles, bad: BadRows) -> dict[Split, Judgements]:
+        """The judgements of all splits, on one collection."""
+        judged, queries, documents = self._read(files)
+        asked = {one.query for rows in judged.values() for one in rows}
+        place = Path(self.name)
+        collection = Collection(
+            place, place, dict(documents), {query: text for query, text in queries.items() if query in asked}
+        )
+        return {
+            split: to_judgements(Path(f"{self.name} {split}"), rows, collection, bad) for split, rows in judged.items()
+        }
 
-    def _write_folder(
-        self,
-        folder: Path,
-        judged: Mapping[Split, JudgedRows],
-        queries: Mapping[str, str],
-        documents: Documents,
-        *,
-        corpus: Literal["whole", "judged"],
-    ) -> None:
-        """Write a BEIR folder; all queries and documents that are judged must be there."""
-        asked = dict.fromkeys(query for rows in judged.values() for query, _, _ in rows)
-        missing = {document for rows in judged.values() for _, document, _ in rows}
-        wanted = frozenset(missing)
-        self._check_found("queries", [query for query in asked if query not in queries])
-        with (folder / "corpus.jsonl").open("wb") as file:
-            for document, title, text in documents:
-                missing.discard(document)
-                if corpus == "whole" or document in wanted:
-                    file.write(orjson.dumps({"_id": document, "title": title, "text": text}) + b"\n")
-        self._check_found("documents", sorted(missing))
-        with (folder / "queries.jsonl").open("wb") as file:
-            file.writelines(orjson.dumps({"_id": query, "text": queries[query]}) + b"\n" for query in asked)
-        (folder / "qrels").mkdir()
-        for split, rows in judged.items():
-            with (folder / _QRELS[split]).open("w", encoding="utf-8") as file:
-                file.write("query-id\tcorpus-id\tscore\n")
-                file.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
-
-    def _check_found(self, what: str, missing: Sequence[str]) -> None:
-        if missing:
-            raise UserError(
-                f"the data set {self.name}: {len(missing):,} judged {what} are not on the hub ({first_few(missing)}). "
-                "The repository has changed; give a BEIR folder of your own (--train and --test)."
-            )
+    @abstractmethod
+    def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
+        """Judgements by split, texts of queries, and documents."""
 
 
 @dataclass(frozen=True)
-class BeirRepositories(BeirFolder):
+class BeirRepositories(RetrievalForm):
     """Rows of the two repositories that the hub has of a BEIR set: documents and queries, and judgements."""
 
     corpus: Literal["whole", "judged"] = "whole"
     """Documents that are searched."""
 
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write a BEIR folder."""
-        judged = self._judgements(hub)
-        texts = {str(row["_id"]): row["text"] for row in hub.open(self.rows["queries"]).read("_id", "text")}
-        rows = hub.open(self.rows["corpus"]).read("_id", "title", "text")
-        documents = ((str(row["_id"]), row["title"] or "", row["text"]) for row in rows)
-        self._write_folder(folder, judged, texts, documents, corpus=self.corpus)
+    def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
+        judged = self._rows_by_split(files)
+        wanted = {one.document for rows in judged.values() for one in rows}
+        queries = self.rows["queries"].read(files["queries"], "_id", "text")
+        rows = self.rows["corpus"].read(files["corpus"], "_id", "title", "text")
+        documents = (
+            (str(row["_id"]), Document((row["title"] or "").strip(), row["text"].strip()))
+            for row in rows
+            if self.corpus == "whole" or str(row["_id"]) in wanted
+        )
+        return judged, {str(row["_id"]): row["text"].strip() for row in queries}, documents
 
-    def _judgements(self, hub: Hub) -> Mapping[Split, JudgedRows]:
+    def _rows_by_split(self, files: LocalFiles) -> Judged:
         return {
             split: [
-                (str(row["query-id"]), str(row["corpus-id"]), int(row["score"]))
-                for row in hub.open(self.rows[split]).read("query-id", "corpus-id", "score")
+                Judgement(str(row["query-id"]), str(row["corpus-id"]), int(row["score"]), f"{self.name}, row {number}")
+                for number, row in enumerate(
+                    self.rows[split].read(files[split], "query-id", "corpus-id", "score"), start=1
+                )
             ]
             for split in Split
             if split in self.rows
@@ -98,38 +73,38 @@ class HalvedBeirRepositories(BeirRepositories):
     """Judgements of a test split alone; half of its queries, drawn with seed 42, are the validation split."""
 
     @property
-    def files(self) -> Mapping[Split, str]:
-        """The judgements of the two halves."""
-        return {split: _QRELS[split] for split in (Split.VALIDATION, Split.TEST)}
+    def splits(self) -> Sequence[Split]:
+        """The two halves."""
+        return (Split.VALIDATION, Split.TEST)
 
-    def _judgements(self, hub: Hub) -> Mapping[Split, JudgedRows]:
-        judged = super()._judgements(hub)[Split.TEST]
-        queries = sorted({query for query, _, _ in judged})
+    def _rows_by_split(self, files: LocalFiles) -> Judged:
+        judged = super()._rows_by_split(files)[Split.TEST]
+        queries = sorted({one.query for one in judged})
         drawn = set(random.Random(_HALVING_SEED).sample(queries, round(len(queries) / 2)))
         return {
-            Split.VALIDATION: [row for row in judged if row[0] in drawn],
-            Split.TEST: [row for row in judged if row[0] not in drawn],
+            Split.VALIDATION: [one for one in judged if one.query in drawn],
+            Split.TEST: [one for one in judged if one.query not in drawn],
         }
 
 
-class PassagesInRows(BeirFolder):
+class PassagesInRows(RetrievalForm):
     """Rows that hold a query and its relevant documents, as MLDR; without a corpus these are all documents."""
 
-    def write(self, hub: Hub, folder: Path) -> None:
-        """Write a BEIR folder."""
-        corpus = self.rows.get("corpus")
+    def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
         texts: dict[str, str] = {}
-        relevant: dict[str, str] = {}
-        judged: dict[Split, JudgedRows] = {split: [] for split in self.files}
-        for split in judged:
-            for row in hub.open(self.rows[split]).read("query_id", "query", "positive_passages"):
+        relevant: dict[str, Document] = {}
+        judged: Judged = {split: [] for split in self.splits}
+        for split, judgements in judged.items():
+            rows = self.rows[split].read(files[split], "query_id", "query", "positive_passages")
+            for number, row in enumerate(rows, start=1):
                 query = str(row["query_id"])
-                passages = {str(passage["docid"]): passage["text"] for passage in row["positive_passages"]}
-                texts[query] = row["query"]
-                judged[split] += [(query, document, 1) for document in passages]
-                relevant |= passages if corpus is None else {}
-        if corpus is None:
-            documents: Documents = ((document, "", text) for document, text in relevant.items())
-        else:
-            documents = ((str(row["docid"]), "", row["text"]) for row in hub.open(corpus).read("docid", "text"))
-        self._write_folder(folder, judged, texts, documents, corpus="whole")
+                passages = {str(one["docid"]): Document("", one["text"].strip()) for one in row["positive_passages"]}
+                texts[query] = row["query"].strip()
+                place = f"{self.rows[split]}, row {number}"
+                judgements += [Judgement(query, document, 1, place) for document in passages]
+                relevant |= {} if "corpus" in self.rows else passages
+        return judged, texts, self._documents(files) if "corpus" in self.rows else relevant.items()
+
+    def _documents(self, files: LocalFiles) -> Iterator[tuple[str, Document]]:
+        for row in self.rows["corpus"].read(files["corpus"], "docid", "text"):
+            yield str(row["docid"]), Document("", row["text"].strip())

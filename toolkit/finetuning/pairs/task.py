@@ -12,6 +12,7 @@ from torch import nn
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
+from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
@@ -42,7 +43,7 @@ class MinimalPairs(Task[list[Pair]]):
     dtype: ClassVar[Precision | None] = "fp32"
     settings: MinimalPairsSettings
 
-    def read(self, files: Mapping[Split, Path]) -> list[Pair]:
+    def read(self, files: Mapping[Split, DataFile]) -> list[Pair]:
         """Pairs of a file, or of all files of a folder; other columns are not read."""
         places: dict[tuple[str, ...], str] = {}
         pairs = []
@@ -56,10 +57,10 @@ class MinimalPairs(Task[list[Pair]]):
                 pairs.append(pair)
         return pairs
 
-    def files_of(self, split: Split, path: Path) -> list[Path]:
+    def files_of(self, split: Split, path: DataFile) -> list[Path]:
         """The file itself, or all tables in a folder, of the formats in which BLiMP is distributed."""
-        if not path.is_dir():
-            return [path]
+        if not isinstance(path, Path) or not path.is_dir():
+            return super().files_of(split, path)
         files = (file for file in path.rglob("[!.]*") if file.suffix in _IN_FOLDERS)
         found = sorted(file for file in files if file.is_file())
         if not found:

@@ -5,6 +5,7 @@ not, of "Question: ..." and "Context: ..." with the end-of-text token as a strin
 context truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,12 +80,25 @@ def best_span(window: Window, context: str, logits: npt.NDArray[np.float32], *, 
         start = int(sums.argmax())
         if sums[start] > best:
             best, chosen = float(sums[start]), (start, start + extra)
-    return context[characters[chosen[0], 0] : characters[chosen[1], 1]].strip(), best
+    first, last = (int(tokens[place]) for place in chosen)
+    return text_between(context[: window.end], window.offsets, first, last), best
+
+
+def text_between(context: str, offsets: npt.NDArray[np.int32], first: int, last: int) -> str:
+    """The context from one token to another, without blanks around it; `offsets` as of a `Window`.
+
+    Normalizing tokenizers leave characters out, such as combining marks: what joins on to the last token is a part of
+    the answer, up to where the next token begins.
+    """
+    end, begins = int(offsets[last, 1]), offsets[:, 0]
+    gap = context[end : min([*begins[begins >= end].tolist(), len(context)])]
+    joined = "".join(itertools.takewhile(lambda character: not character.isspace(), gap))
+    return (context[offsets[first, 0] : end] + joined).strip()
 
 
 def window_label(window: Window, question: Question) -> tuple[int, int]:
     """First and last token of the first answer that the window holds whole, else its null position."""
-    spans = (window.span_of(answer.start, answer.end) for answer in question.answers)
+    spans = (window.span_of(answer.start, answer.end) for answer in question.answers or ())
     return next(filter(None, spans), (window.null_position, window.null_position))
 
 
@@ -97,7 +111,7 @@ def choose_threshold(
         return None
     if validation is None:
         return 0.0
-    answers = [[answer.text for answer in question.answers] for question in questions[Split.VALIDATION]]
+    answers = [[answer.text for answer in question.answers or ()] for question in questions[Split.VALIDATION]]
     return squad_metrics.best_threshold(
         np.array([span.null_score - span.score for span in validation]),
         [squad_metrics.f1(span.text, texts) for span, texts in zip(validation, answers, strict=True)],
@@ -163,5 +177,9 @@ def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slic
 
 def tagged_text(question: Question, offsets: npt.NDArray[np.int32], tagged: npt.NDArray[np.int64]) -> str:
     """The context from its first to its last tagged token."""
-    inside = offsets[(tagged == 1) & (offsets[:, 0] >= 0)]
-    return question.context.strip()[inside[0, 0] : inside[-1, 1]].strip() if len(inside) else ""
+    inside = np.flatnonzero((tagged == 1) & (offsets[:, 0] >= 0))
+    if len(inside) == 0:
+        return ""
+    # What was truncated is no part of an answer.
+    context = question.context.strip()[: offsets[:, 1].max()]
+    return text_between(context, offsets, int(inside[0]), int(inside[-1]))

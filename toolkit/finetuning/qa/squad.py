@@ -5,15 +5,20 @@ the entity that belongs there is an answer.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, json_kind
-from toolkit.tables import load_json, read_table, read_text
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
+from toolkit.finetuning.named.published_forms import DataFile, table_of
+from toolkit.tables import load_json, read_text
 
+_Read = Callable[[Labels], "Question"]
+"""Makes a question, or raises what is wrong with it."""
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 
 
@@ -32,26 +37,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context; without answers where the context has none."""
+    """A question about a context; no answers where the context has none, None where it is unknown."""
 
     id: str | int
     context: str
     question: str
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...] | None
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(file: DataFile, bad: BadRows, *, labels: Labels = Labels.NEEDED) -> list[Question]:
     """The questions of a file in one of the published formats, in its order."""
-    if path.suffix.lower() == ".json":
-        questions = list(_from_articles(path, _member(str(path), _parse(path), "data", list)))
-    elif path.suffix.lower() in (".jsonl", ".parquet"):
-        rows = enumerate(read_table(path).rows, start=1)
-        questions = [question for number, row in rows for question in _from_row(path, f"{path}, row {number}", row)]
+    if isinstance(file, Path) and file.suffix.lower() == ".json":
+        reads = list(_from_articles(file, _member(str(file), _parse(file), "data", list)))
+    elif isinstance(file, Path) and file.suffix.lower() not in (".jsonl", ".parquet"):
+        kind = "a folder" if file.is_dir() else f"a {file.suffix} file" if file.suffix else "a file without an ending"
+        raise UserError(f"{file}: expected a file of questions, got {kind}. {_FORMATS}")
     else:
-        kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"
-        raise UserError(f"{path}: expected a file of questions, got {kind}. {_FORMATS}")
+        table = table_of(file)
+        file, rows = table.path, enumerate(table.rows, start=1)
+        reads = [read for number, row in rows for read in _from_row(file, f"{file}, row {number}", row)]
+    questions = bad.each(file, reads, lambda read: read(labels))
     if not questions:
-        raise UserError(f"{path}: no questions in this file. {_FORMATS}")
+        raise UserError(f"{file}: no questions in this file. {_FORMATS}")
     return questions
 
 
@@ -68,99 +75,98 @@ def _parse(path: Path) -> Any:
         raise UserError(f"{path}: could not be read: {error}. Correct it.") from error
 
 
-def _from_articles(path: Path, articles: list[Any]) -> Iterator[Question]:
+def _from_articles(path: Path, articles: list[Any]) -> Iterator[_Read]:
     for number, article in enumerate(articles):
         place = f"{path}, data[{number}]"
         if isinstance(article, dict) and "passage" in article:
-            yield from _from_record(path, place, article)
+            yield from _from_row(path, place, article)
             continue
         for index, paragraph in enumerate(_member(place, article, "paragraphs", list)):
             inside = f"{place}.paragraphs[{index}]"
-            context = _member(inside, paragraph, "context", str)
             for entry in _member(inside, paragraph, "qas", list):
-                yield _from_entry(path, inside, entry, context)
+                yield partial(_from_entry, path, inside, paragraph, entry)
 
 
-def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[Question]:
+def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]:
     if "passage" in row:
-        yield from _from_record(path, place, row)
+        for entry in _member(place, row, "qas", list):
+            yield partial(_from_record, path, place, row, entry)
     else:
-        yield _from_entry(path, place, row, _member(place, row, "context", str))
+        yield partial(_from_entry, path, place, row, row)
 
 
-def _from_entry(path: Path, place: str, entry: Any, context: str) -> Question:
+def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels) -> Question:
     """SQuAD's question; in tables of the hub, `answers` is an object of two lists."""
+    context = _member(place, holder, "context", str)
     number = _id(place, entry, "id")
     place = f"{path}, question {number!r}"
+    question = _member(place, entry, "question", str)
+    if labels is Labels.OPTIONAL and entry.get("answers") is None:
+        return Question(number, context, question, _spans(place, context, None, start_key="answer_start"))
     answers = _member(place, entry, "answers", (list, dict))
     if isinstance(answers, dict):
         texts, starts = (_member(place, answers, key, list) for key in ("text", "answer_start"))
         if len(texts) != len(starts):
-            raise UserError(
-                f"{place}: {counted(len(texts), 'answer')}, but {counted(len(starts), 'offset')}. Correct the row."
-            )
+            problem = f"{counted(len(texts), 'answer')}, but {counted(len(starts), 'offset')}"
+            raise BadRowError(place, problem, reason="not an offset for each answer")
         answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     impossible = entry.get("is_impossible")
     if isinstance(impossible, bool) and impossible == bool(answers):
-        raise UserError(
-            f"{place}: is_impossible is {json.dumps(impossible)}, but it has {counted(len(answers), 'answer')}. "
-            "Correct one of the two."
-        )
-    question = _member(place, entry, "question", str)
-    return Question(number, context, question, _checked(place, context, answers, start_key="answer_start"))
+        problem = f"is_impossible is {json.dumps(impossible)}, but it has {counted(len(answers), 'answer')}"
+        raise BadRowError(place, problem, "Correct one of the two.")
+    return Question(number, context, question, _spans(place, context, answers, start_key="answer_start"))
 
 
-def _from_record(path: Path, place: str, record: Mapping[str, Any]) -> Iterator[Question]:
+def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels) -> Question:
     passage = _member(place, record, "passage", dict)
     context = _member(f"{place}, passage", passage, "text", str)
-    for entry in _member(place, record, "qas", list):
-        number = _id(place, entry, "id" if isinstance(entry, dict) and "id" in entry else "idx")
-        inside = f"{path}, question {number!r}"
-        answers = _member(inside, entry, "answers", list)
-        yield Question(
-            number,
-            context,
-            _member(inside, entry, "query", str),
-            _checked(inside, context, answers, start_key="start"),
-        )
+    number = _id(place, entry, "id" if isinstance(entry, dict) and "id" in entry else "idx")
+    place = f"{path}, question {number!r}"
+    is_open = labels is Labels.OPTIONAL and entry.get("answers") is None
+    answers = None if is_open else _member(place, entry, "answers", list)
+    query = _member(place, entry, "query", str)
+    return Question(number, context, query, _spans(place, context, answers, start_key="start"))
 
 
-def _checked(place: str, context: str, answers: list[Any], *, start_key: str) -> tuple[Answer, ...]:
+def _spans(place: str, context: str, answers: list[Any] | None, *, start_key: str) -> tuple[Answer, ...] | None:
     if not context.strip():
-        raise UserError(f"{place}: the context is empty. Remove the question.")
+        raise BadRowError(place, "the context is empty", "Remove the question.")
     spans: list[Answer] = []
-    for answer in answers:
+    for answer in answers or ():
         text = _member(place, answer, "text", str)
         start = _member(place, answer, start_key, int)
         found = context[max(start, 0) :][: len(text)]
         if start < 0 or found != text or not text.strip():
-            raise UserError(
-                f"{place}: the answer with {start_key} = {start} does not match the context: expected {_short(text)}, "
-                f"found {_short(found)}. Offsets count characters from 0; correct it, or remove the question."
+            problem = (
+                f"the answer with {start_key} = {start} does not match the context: expected {_short(text)}, found"
+            )
+            remedy = "Offsets count characters from 0; correct it, or remove the question."
+            raise BadRowError(
+                place, f"{problem} {_short(found)}", remedy, reason="an answer does not match the context"
             )
         spans.append(Answer(start, text))
-    return tuple(spans)
+    return None if answers is None else tuple(spans)
 
 
 def _id(place: str, entry: Any, key: str) -> str | int:
     if not isinstance(entry, dict):
-        raise UserError(f"{place}: expected an object for each question, got {json_kind(entry)}. Correct the file.")
+        raise BadRowError(place, f"expected an object for each question, got {json_kind(entry)}", "Correct the file.")
     number = entry.get(key)
     if isinstance(number, bool) or not isinstance(number, (str, int)):
-        raise UserError(f"{place}: a question has no {key!r} that is a string or an integer. Add one.")
+        raise BadRowError(place, f"a question has no {key!r} that is a string or an integer", "Add one.")
     return number
 
 
 def _member(place: str, holder: Any, key: str, kinds: Any) -> Any:
     if not isinstance(holder, dict):
-        raise UserError(f"{place}: expected an object with {key!r}, got {json_kind(holder)}. {_FORMATS}")
+        raise BadRowError(place, f"expected an object with {key!r}, got {json_kind(holder)}", _FORMATS)
     value = holder.get(key)
     if isinstance(value, bool) or not isinstance(value, kinds):
         found = (
             f"got {json_kind(value)}" if key in holder else f"found only {', '.join(map(repr, holder)) or 'nothing'}"
         )
         wanted = " or ".join(json_kind(kind()) for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        raise UserError(f"{place}: {key!r} has to be {wanted}, {found}. {_FORMATS}")
+        raise BadRowError(place, f"{key!r} has to be {wanted}, {found}", _FORMATS)
     return value
 
 

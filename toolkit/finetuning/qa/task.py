@@ -21,7 +21,9 @@ from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassif
 
 from toolkit.core.console import console
 from toolkit.core.text import counted
+from toolkit.finetuning.bad_rows import BadRows, CheckedData, Labels
 from toolkit.finetuning.heads import load_network
+from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.answers import (
     answer_text,
@@ -50,10 +52,10 @@ class QuestionAnsweringSettings(FinetuningSettings):
 
 
 @dataclass(frozen=True)
-class Questions:
+class Questions(CheckedData):
     """Questions of all splits, and their files."""
 
-    files: Mapping[Split, Path]
+    files: Mapping[Split, DataFile]
     questions: Mapping[Split, Sequence[Question]]
 
 
@@ -80,9 +82,18 @@ class QuestionAnswering(Task[Questions]):
         super().__init__(settings)
         self._null_threshold: float | None = None
 
-    def read(self, files: Mapping[Split, Path]) -> Questions:
+    def read(self, files: Mapping[Split, DataFile]) -> Questions:
         """Questions whose answers stand where their offsets say."""
-        return Questions(files, self.protocol.with_validation({split: read_questions(files[split]) for split in files}))
+        bad = BadRows(self.settings.bad_rows)
+        read = {
+            split: read_questions(file, bad, labels=Labels.OPTIONAL if split is Split.TEST else Labels.NEEDED)
+            for split, file in files.items()
+        }
+        for question in read[Split.TEST]:
+            if question.answers is None:
+                bad.note(files[Split.TEST], "without answers: predicted, not scored", f"question {question.id!r}")
+        is_scored = any(question.answers is not None for question in read[Split.TEST])
+        return Questions(files, self.protocol.with_validation(read), bad=bad, is_scored=is_scored)
 
     def encode(self, data: Questions, source: EncoderSource) -> Mapping[Split, Features]:
         """Question and context; a long context becomes several windows (`paper`: loses its end)."""
@@ -90,9 +101,21 @@ class QuestionAnswering(Task[Questions]):
         for split, questions in data.questions.items():
             features[split], num_cut = self.inputs(questions, source)
             if num_cut:
-                path = data.files.get(split, data.files[Split.TRAIN])
+                path = data.files.get(split) or data.files[Split.TRAIN]
                 console().print(f"{path}: {num_cut:,} of {counted(len(questions), 'question')} truncated.")
         return features
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> Questions:
+        """Questions with answers or without."""
+        bad = BadRows(self.settings.bad_rows)
+        questions = read_questions(file, bad, labels=Labels.OPTIONAL)
+        return Questions({Split.TEST: file}, {Split.TEST: questions}, bad=bad)
+
+    def load(self, source: EncoderSource, data: Questions) -> nn.Module:
+        """The class that `network` chose, and its null threshold."""
+        network: PreTrainedModel = self._class_of(source).from_pretrained(source.model, config=source.config)
+        self._null_threshold = getattr(network.config, "null_threshold", None)
+        return network
 
     def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
         """Windows of the questions of a split, and how many questions were truncated.
@@ -121,9 +144,11 @@ class QuestionAnswering(Task[Questions]):
         Some stock classes, such as Llama's, keep their encoder under another name than the folder does and would go on
         with random weights; EuroBERT has none.
         """
+        return load_network(self._class_of(source), source, labels=self._labels)
+
+    def _class_of(self, source: EncoderSource) -> Any:
         has_own = has_question_answering(source.config)
-        kind: Any = AutoModelForQuestionAnswering if has_own else AutoModelForTokenClassification
-        return load_network(kind, source, labels=self._labels)
+        return AutoModelForQuestionAnswering if has_own else AutoModelForTokenClassification
 
     def logits(self, outputs: Any) -> torch.Tensor:
         """Start and end logits of each token, (B, S, 2), from either class."""
@@ -150,7 +175,8 @@ class QuestionAnswering(Task[Questions]):
             split: best_spans(data.questions[split], features[split], rows, max_length=longest)
             for split, rows in outputs.items()
         }
-        self._null_threshold = choose_threshold(data.questions, spans.get(Split.VALIDATION))
+        if Split.TRAIN in data.questions:
+            self._null_threshold = choose_threshold(data.questions, spans.get(Split.VALIDATION))
         return {
             split: [
                 {"id": question.id, "prediction": answer_text(span, self._null_threshold)}
@@ -166,11 +192,13 @@ class QuestionAnswering(Task[Questions]):
             pairs = [
                 (row["prediction"], [answer.text for answer in question.answers])
                 for row, question in zip(rows, data.questions[split], strict=True)
+                if question.answers is not None
             ]
-            scores[split] = {
-                "exact_match": float(np.mean([squad_metrics.exact_match(*pair) for pair in pairs])),
-                "f1": float(np.mean([squad_metrics.f1(*pair) for pair in pairs])),
-            }
+            if pairs:
+                scores[split] = {
+                    "exact_match": float(np.mean([squad_metrics.exact_match(*pair) for pair in pairs])),
+                    "f1": float(np.mean([squad_metrics.f1(*pair) for pair in pairs])),
+                }
         return scores
 
     def row(self, prediction: Prediction) -> Prediction:
@@ -183,10 +211,10 @@ class QuestionAnswering(Task[Questions]):
         network.config.null_threshold = self._null_threshold
         network.save_pretrained(folder)
 
-    def baseline(self, data: Questions) -> float:
+    def baseline(self, data: Questions) -> float | None:
         """Score of empty answers: the share of test questions that have none."""
-        test = data.questions[Split.TEST]
-        return sum(not question.answers for question in test) / len(test)
+        answered = [one.answers for one in data.questions[Split.TEST] if one.answers is not None]
+        return sum(not answers for answers in answered) / len(answered) if answered else None
 
 
 class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
@@ -198,9 +226,8 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
         """An input for each question of a split, with a class for each of its tokens; and how many were truncated."""
         return tagged_inputs(questions, source)
 
-    def network(self, data: Questions, source: EncoderSource) -> nn.Module:
-        """The stock class for token classification."""
-        return load_network(AutoModelForTokenClassification, source, labels=self._labels)
+    def _class_of(self, source: EncoderSource) -> Any:
+        return AutoModelForTokenClassification
 
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
@@ -212,7 +239,7 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
                     "id": question.id,
                     "prediction": tagged_text(question, row["offsets"], tagged := logits.argmax(axis=-1)),
                     "positions": np.flatnonzero(tagged).tolist(),
-                    "answer": np.flatnonzero(row["labels"]).tolist(),
+                    "answer": None if question.answers is None else np.flatnonzero(row["labels"]).tolist(),
                 }
                 for question, row, logits in zip(data.questions[split], features[split], answered, strict=True)
             ]
@@ -222,10 +249,12 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
     def score(self, data: Questions, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
         """Mean `paper_f1`: F1 of positions of tokens."""
         scores = {
-            split: [squad_metrics.position_f1(row["positions"], row["answer"]) for row in rows]
+            split: [
+                squad_metrics.position_f1(row["positions"], row["answer"]) for row in rows if row["answer"] is not None
+            ]
             for split, rows in predictions.items()
         }
-        return {split: {"paper_f1": float(np.mean(of_split))} for split, of_split in scores.items()}
+        return {split: {"paper_f1": float(np.mean(of_split))} for split, of_split in scores.items() if of_split}
 
 
 _OF_PROTOCOL: Mapping[str, type[QuestionAnswering]] = {"standard": QuestionAnswering, "paper": PaperQuestionAnswering}

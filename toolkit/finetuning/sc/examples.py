@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.tables import Table
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
+from toolkit.tables import Table, TableRow
 
 Label = str | int | float | bool
 _TEXT, _TEXT_PAIR = "text", "text_pair"
@@ -17,7 +18,7 @@ _TEXT, _TEXT_PAIR = "text", "text_pair"
 class Example:
     """A text, or a pair of texts, with its label: a class, a number, or a tuple of classes.
 
-    `row` counts the rows of its file from 1.
+    `label` is None where the row has none; `row` counts the rows of its file from 1.
     """
 
     text: str
@@ -62,27 +63,36 @@ def text_columns_of(table: Table) -> tuple[str, ...]:
 
 
 def to_examples(
-    table: Table, *, text_columns: tuple[str, ...], label_column: str, read_label: Callable[[object, str], Any]
+    table: Table,
+    *,
+    bad: BadRows,
+    text_columns: tuple[str, ...],
+    label_column: str,
+    read_label: Callable[[object, str], Any],
+    labels: Labels = Labels.NEEDED,
 ) -> list[Example]:
-    """The labelled texts of a table; `read_label` gets a cell and its place, such as "train.jsonl, row 7: 'label'"."""
-    _check_columns(table, (*text_columns, label_column))
-    return [
-        Example(
-            *_texts(f"{table.path}, row {number}", row, text_columns),
-            read_label(row.get(label_column), f"{table.path}, row {number}: {label_column!r}"),
-            number,
-        )
-        for number, row in enumerate(table.rows, start=1)
-    ]
+    """The texts of a table; `read_label` gets a cell and its place, such as "train.jsonl, row 7: 'label'".
+
+    Where labels are optional, a row without one has the label None; a file may lack the column then.
+    """
+    _check_columns(table, text_columns, label_column, labels=labels)
+
+    def read(numbered: tuple[int, TableRow]) -> Example:
+        number, row = numbered
+        place, value = f"{table.path}, row {number}", row.get(label_column)
+        texts = _texts(place, row, text_columns)
+        is_labelled = labels is Labels.NEEDED or value is not None
+        return Example(*texts, read_label(value, f"{place}: {label_column!r}") if is_labelled else None, number)
+
+    return bad.each(table.path, enumerate(table.rows, start=1), read)
 
 
-def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
-    *texts, label = wanted
+def _check_columns(table: Table, texts: tuple[str, ...], label: str, *, labels: Labels) -> None:
     if label in texts:
         raise UserError(
             f"{table.path}: the column {label!r} is both text and label. Choose another one with --label-column."
         )
-    missing = [name for name in wanted if name not in table.columns]
+    missing = [name for name in (*texts, *([label] if labels is Labels.NEEDED else [])) if name not in table.columns]
     if missing:
         raise UserError(
             f"{table.path}: no column {' or '.join(map(repr, missing))}; found: {', '.join(map(repr, table.columns))}. "
@@ -90,12 +100,12 @@ def _check_columns(table: Table, wanted: tuple[str, ...]) -> None:
         )
 
 
-def _texts(place: str, row: dict[str, object], columns: tuple[str, ...]) -> tuple[str, str | None]:
+def _texts(place: str, row: TableRow, columns: tuple[str, ...]) -> tuple[str, str | None]:
     texts: list[str] = []
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str):
-            raise UserError(f"{place}: {column!r} must be a string, found {_shown(value)}. Correct or remove the row.")
+            raise BadRowError(place, f"{column!r} must be a string, found {_shown(value)}")
         texts.append(value)
     return texts[0], texts[1] if len(texts) == 2 else None
 
@@ -105,9 +115,7 @@ def read_class(value: object, place: str) -> Label:
     if isinstance(value, list):
         raise UserError(f"{place} is a list, {_shown(value)}, but the labels are classes. Choose --label-type set.")
     if not isinstance(value, (str, int, float)) or value == "":
-        raise UserError(
-            f"{place} must be a string, an integer, true or false, found {_shown(value)}. Correct or remove the row."
-        )
+        raise _bad_label(place, "a string, an integer, true or false", value)
     if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
         raise UserError(
             f"{place} is {value!r}, but the labels are classes. Choose --label-type number, or another column with "
@@ -123,7 +131,7 @@ def read_number(value: object, place: str) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{place} must be a finite number, found {_shown(value)}. Correct or remove the row.")
+        raise _bad_label(place, "a finite number", value)
     return number
 
 
@@ -132,11 +140,14 @@ def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
     if isinstance(value, str):
         return tuple(dict.fromkeys(name for part in value.split(separator) if (name := part.strip())))
     if not isinstance(value, list) or not all(isinstance(label, (str, int)) and label != "" for label in value):
-        raise UserError(
-            f"{place} must be a list of strings or integers, or a string of labels separated by {separator!r}, found "
-            f"{_shown(value)}. Correct or remove the row."
-        )
+        expected = f"a list of strings or integers, or a string of labels separated by {separator!r}"
+        raise _bad_label(place, expected, value)
     return tuple(dict.fromkeys(value))
+
+
+def _bad_label(place: str, expected: str, value: object) -> BadRowError:
+    row, _, column = place.rpartition(": ")
+    return BadRowError(row, f"{column} must be {expected}, found {_shown(value)}")
 
 
 def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:

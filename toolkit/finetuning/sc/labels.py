@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.sc.examples import Example, LabelSet
+from toolkit.finetuning.sc.examples import Example, Label, LabelSet
 
 LabelledRows = tuple[Path, Sequence[Example]]
 """A file and those of its rows that a split has."""
@@ -39,24 +39,31 @@ class LabelKind(ABC):
     def __init__(self, training: LabelledRows) -> None:
         """Read the training split."""
 
+    @classmethod
+    def restored(cls, classes: Sequence[Label] | None) -> Self:
+        """The kind of a fine-tuned folder, whose network answers in the labels' unit."""
+        kind = cls.__new__(cls)
+        kind.classes = None if classes is None else LabelSet(classes)
+        return kind
+
     @property
     def names(self) -> list[str]:
         """Names of the network's outputs."""
         return ["number"] if self.classes is None else [str(label) for label in self.classes.labels]
 
-    def check(self, rows: LabelledRows, training_file: Path) -> None:
-        """Refuse a split whose labels do not fit the training split's: one that it does not have, for example."""
-        file, examples = rows
+    def __str__(self) -> str:
+        """The first classes, for messages."""
+        labels = () if self.classes is None else self.classes.labels
+        return ", ".join(map(repr, labels[:10])) + (", ..." if len(labels) > 10 else "")
+
+    def unknown(self, label: Any) -> Label | None:
+        """A label that the training split does not have; None where it has all."""
         assert self.classes is not None
-        for example in examples:
-            for label in example.label if isinstance(example.label, tuple) else (example.label,):
-                if label not in self.classes:
-                    labels = self.classes.labels
-                    known = ", ".join(map(repr, labels[:10])) + (", ..." if len(labels) > 10 else "")
-                    raise UserError(
-                        f"{file}, row {example.row}: the label {label!r} does not occur in the training file "
-                        f"{training_file}, which has {known}. Remove the row, or add training rows with that label."
-                    )
+        labels = label if isinstance(label, tuple) else (label,)
+        return next((one for one in labels if one not in self.classes), None)
+
+    def check(self, rows: LabelledRows) -> None:  # noqa: B027
+        """Refuse a split that cannot be scored."""
 
     @abstractmethod
     def target(self, label: Any) -> Any:
@@ -135,13 +142,17 @@ class NumberLabels(LabelKind):
 
     metrics = ("pearson", "spearman")
     problem_type = "regression"
+    mean, deviation = 0.0, 1.0
 
     def __init__(self, training: LabelledRows) -> None:
         self._check_differ(training)
         numbers = np.array([example.label for example in training[1]], np.float64)
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
 
-    def check(self, rows: LabelledRows, training_file: Path) -> None:
+    def unknown(self, label: Any) -> None:
+        """Give None: any number will do."""
+
+    def check(self, rows: LabelledRows) -> None:
         """Refuse a split in which all numbers are equal: no correlation is defined on it."""
         self._check_differ(rows)
 

@@ -1,8 +1,10 @@
 """Sequence classification (`sc`): a class, a number or a set of labels for a text or a pair of texts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,8 +13,11 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
+from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
+from toolkit.finetuning.heads import has_head_file, load_classifier, new_classifier, save_classifier
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
@@ -47,7 +52,7 @@ class SequenceClassificationSettings(FinetuningSettings):
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabelledTexts(CheckedData):
     """Examples of all splits, the file of each, what the texts of a pair are called, and the labels."""
 
     files: Mapping[Split, Path]
@@ -79,22 +84,77 @@ class SequenceClassification(Task[LabelledTexts]):
     def _kind(self) -> type[LabelKind]:
         return LABEL_TYPES[self.settings.label_type]
 
-    def read(self, files: Mapping[Split, Path]) -> LabelledTexts:
+    def read(self, files: Mapping[Split, DataFile]) -> LabelledTexts:
         """Rows of tables, whose labels fit those of the training file."""
-        tables = {split: read_table(path) for split, path in files.items()}
-        columns = self.settings.text_columns or text_columns_of(tables[Split.TRAIN])
-        read_label = label_reader(self.settings.label_type, separator=self.settings.label_separator)
-        examples: dict[Split, Sequence[Example]] = {
-            split: to_examples(
-                table, text_columns=columns, label_column=self.settings.label_column, read_label=read_label
+        tables, bad = {split: table_of(file) for split, file in files.items()}, BadRows(self.settings.bad_rows)
+        paths, training = {split: table.path for split, table in tables.items()}, tables.pop(Split.TRAIN)
+        columns = self.settings.text_columns or text_columns_of(training)
+        to_rows = partial(to_examples, bad=bad, text_columns=columns, label_column=self.settings.label_column)
+        trained = to_rows(training, read_label=self._read_label)
+        labels = self._kind((training.path, trained))
+        read_label = self._known_label(labels, training.path)
+        examples: dict[Split, Sequence[Example]] = {Split.TRAIN: trained}
+        for split, table in tables.items():
+            rows = examples[split] = to_rows(table, read_label=read_label, labels=Labels.OPTIONAL)
+            for row in rows:
+                if row.label is None:
+                    bad.note(table.path, "without a label: predicted, not scored", f"row {row.row}")
+            if labelled := [row for row in rows if row.label is not None]:
+                labels.check((table.path, labelled))
+            elif split is Split.VALIDATION:
+                raise UserError(f"{table.path}: no row has a label. Give another file, or none (--validation).")
+        is_scored = any(row.label is not None for row in examples[Split.TEST])
+        cut = self.protocol.with_validation(examples)
+        paths = {**dict.fromkeys(cut, training.path), **paths}
+        return LabelledTexts(paths, cut, columns, labels, bad=bad, is_scored=is_scored)
+
+    @property
+    def _read_label(self) -> Callable[[object, str], Any]:
+        return label_reader(self.settings.label_type, separator=self.settings.label_separator)
+
+    def _known_label(self, labels: LabelKind, training: Path) -> Callable[[object, str], Any]:
+        """Reader of labels that the training file has, and of missing ones, which are None."""
+
+        def read(value: object, place: str) -> Any:
+            # As GLUE has it in its test files.
+            is_missing = str(value) in ("", "-1", "-1.0") and self.settings.label_type == "class"
+            if is_missing and labels.unknown(value) is not None:
+                return None
+            label = self._read_label(value, place)
+            if (unknown := labels.unknown(label)) is None:
+                return label
+            problem = f"the label {unknown!r} does not occur in the training file"
+            remedy = "Remove the row, or add training rows with that label."
+            raise BadRowError(
+                place.rpartition(": ")[0], f"{problem} {training}, which has {labels}", remedy, reason=problem
             )
-            for split, table in tables.items()
-        }
-        labels = self._kind((files[Split.TRAIN], examples[Split.TRAIN]))
-        for split, path in files.items():
-            labels.check((path, examples[split]), files[Split.TRAIN])
-        examples = self.protocol.with_validation(examples)
-        return LabelledTexts({**dict.fromkeys(examples, files[Split.TRAIN]), **files}, examples, columns, labels)
+
+        return read
+
+    def notes(self, data: LabelledTexts) -> dict[str, Any]:
+        """Columns of the texts."""
+        return {"columns": data.columns}
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
+        """Rows of a table, with labels that the folder knows, or without."""
+        table, bad, names = read_table(file), BadRows(self.settings.bad_rows), folder / "labels.json"
+        labels = self._kind.restored(json.loads(names.read_text(encoding="utf-8")) if names.is_file() else None)
+        columns = self.settings.text_columns or tuple(notes["columns"])
+        known = self._known_label(labels, file)
+
+        def read(value: object, place: str) -> Any:
+            with suppress(UserError):
+                return known(value, place)
+
+        column = self.settings.label_column
+        examples = to_examples(
+            table, bad=bad, text_columns=columns, label_column=column, read_label=read, labels=Labels.OPTIONAL
+        )
+        return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
+
+    def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:
+        """The classifier."""
+        return load_classifier(source.model)
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
@@ -111,7 +171,7 @@ class SequenceClassification(Task[LabelledTexts]):
                 console().print(
                     f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
                 )
-            targets = [data.labels.target(example.label) for example in examples]
+            targets = [None if one.label is None else data.labels.target(one.label) for one in examples]
             features[split] = [{**row, "labels": target} for row, target in zip(rows, targets, strict=True)]
         return features
 
@@ -143,10 +203,11 @@ class SequenceClassification(Task[LabelledTexts]):
         self, data: LabelledTexts, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
         """The scores of the label type; under the paper's protocol its accuracy alone."""
-        scores = {
-            split: data.labels.scores([row["label"] for row in rows], [row["prediction"] for row in rows])
-            for split, rows in predictions.items()
-        }
+        scores = {}
+        for split, rows in predictions.items():
+            if labelled := [row for row in rows if row["label"] is not None]:
+                truth, answers = ([row[key] for row in labelled] for key in ("label", "prediction"))
+                scores[split] = data.labels.scores(truth, answers)
         return {split: {name: row[of] for name, of in self._scores.items()} for split, row in scores.items()}
 
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
@@ -173,7 +234,7 @@ class SequenceClassification(Task[LabelledTexts]):
         """Score of the constant answer that is best on the training split; None for numbers."""
         training, test = ([row.label for row in data.examples[split]] for split in (Split.TRAIN, Split.TEST))
         constant = data.labels.best_constant(training, metric=self.metric)
-        if constant is None:
+        if constant is None or not data.is_scored:
             return None
         rows = [{"label": label, "prediction": constant} for label in test]
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]

@@ -1,24 +1,31 @@
-r"""Reader of CoNLL columns: a token and its tag on each line, a blank line between sentences.
+r"""Readers of tagged words: tables with a list of tokens and one of tags in each row, and CoNLL columns.
 
-The columns are separated by tabs if the file's first row has one, else by blanks. The token is in the first and the tag
-in the last column. Where the first column numbers the tokens of every sentence from 1, as in Universal NER's `.iob2`
-files, the token is in the second column, and the tag in the third, if that holds tags, else in the last.
+Those have a token and its tag on each line, and a blank line between sentences. The columns are separated by tabs if
+the file's first row has one, else by blanks. The token is in the first and the tag in the last column. Where the first
+column numbers the tokens of every sentence from 1, as in Universal NER's `.iob2` files, the token is in the second
+column, and the tag in the third, if that holds tags, else in the last.
 
 `-DOCSTART-` lines are left out, and so are comments: lines that begin with `#`, unless they have as many columns as the
 others and a tag where those have it. Lines end at `\n` (or `\r\n`) only.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.tc.tag_schemes import TagScheme, detect_scheme, is_tag
-from toolkit.tables import read_text
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
+from toolkit.finetuning.named.published_forms import DataFile, table_of
+from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, detect_scheme, has_letter, is_tag
+from toolkit.tables import Table, TableRow, parquet_class_names, read_text
 
-_WHAT_TO_GIVE = "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences."
+_WHAT_TO_GIVE = (
+    "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences; or a .jsonl or .parquet "
+    "table with tokens and ner_tags."
+)
+_TABLES, _TOKENS, _TAGS = (".jsonl", ".json", ".parquet"), ("tokens", "words"), ("ner_tags", "tags")
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT_START = "-DOCSTART-"
 Line = tuple[int, str]
@@ -27,19 +34,19 @@ Line = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Tokens with their tags, and the number of each token's line."""
+    """Tokens with their tags (None where it has none), and the place of each token: `line 3`, or the row's."""
 
     tokens: tuple[str, ...]
-    tags: tuple[str, ...]
-    lines: tuple[int, ...]
+    tags: tuple[str, ...] | None
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class TaggedFile:
-    """The sentences of a file, with tags as they stand there."""
+    """The sentences of a file, with tags as they stand there; `scheme` is None where they mark no entities."""
 
     path: Path
-    scheme: TagScheme
+    scheme: TagScheme | None
     sentences: list[TaggedSentence]
 
 
@@ -49,24 +56,109 @@ class _Layout:
     num_columns: int
     token: int = 0
     tag: int = -1
+    known: frozenset[str] = frozenset()
+
+    def has_tag(self, cells: list[str]) -> bool:
+        """True if there is a tag, or what is one in other lines, where the tag belongs; or tokens alone."""
+        return self.num_columns == 1 or is_tag(cells[self.tag]) or cells[self.tag] in self.known
 
     def cells(self, line: str) -> list[str]:
         line = line.strip(" \t")
         return [cell.strip(" ") for cell in line.split("\t")] if self.has_tabs else _BLANKS.split(line)
 
 
-def read_conll(path: Path) -> TaggedFile:
-    """The sentences of a file, and the scheme of its tags."""
-    blocks = list(_blocks(read_text(path, what_to_give=_WHAT_TO_GIVE)))
-    layout = _layout(path, blocks)
-    sentences = [_sentence(path, rows, layout) for block in blocks if (rows := _rows(block, layout))]
+def read_tagged(
+    file: DataFile,
+    bad: BadRows,
+    *,
+    label_type: str = "entity",
+    label_column: str | None = None,
+    labels: Labels = Labels.NEEDED,
+) -> TaggedFile:
+    """The sentences of a file, and the scheme of its tags.
+
+    `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. Where tags are
+    optional, all that is read of them is their scheme.
+    """
+    if isinstance(file, Path) and file.suffix.lower() not in _TABLES:
+        path, sentences = file, _from_columns(file, bad, label_column)
+    else:
+        table = table_of(file)
+        path, sentences = table.path, _from_table(table, file, bad, label_column, label_type)
     if not sentences:
         raise UserError(f"{path}: no sentences in this file. {_WHAT_TO_GIVE}")
+    tags = {tag for sentence in sentences for tag in sentence.tags or ()}
+    have_letters = any(map(has_letter, tags))
+    are_entities = all(map(is_tag, tags)) if have_letters else OUTSIDE in tags
+    if label_type == "class" or not tags or (labels is Labels.OPTIONAL and not are_entities):
+        return TaggedFile(path, None, sentences)
+    if not have_letters and not are_entities:
+        raise UserError(
+            f"{path}: no tag is {OUTSIDE}, or B- or I- and a type; found: {', '.join(sorted(tags)[:5])}. If these are "
+            "classes of words, such as parts of speech, add --label-type class; else choose the column of tags with "
+            "--label-column."
+        )
+    if have_letters:
+        sentences = bad.each(path, sentences, lambda sentence: _checked(path, sentence))
     try:
-        scheme = detect_scheme(sentence.tags for sentence in sentences)
+        scheme = detect_scheme(sentence.tags for sentence in sentences if sentence.tags)
     except ValueError as error:
         raise UserError(f"{path}: {error}. Write all tags in one scheme.") from error
     return TaggedFile(path, scheme, sentences)
+
+
+def _checked(path: Path, sentence: TaggedSentence) -> TaggedSentence:
+    for tag, place in zip(sentence.tags or (), sentence.places, strict=False):
+        if not is_tag(tag):
+            expected = "expected O, or B- or I- (also E- S-, or L- U-) and a type, such as B-PER"
+            remedy = "Correct it, choose another column with --label-column, or give another file."
+            raise BadRowError(f"{path}, {place}", f"{tag!r} is not a tag: {expected}", remedy)
+    return sentence
+
+
+def _from_columns(path: Path, bad: BadRows, label_column: str | None) -> list[TaggedSentence]:
+    blocks = list(_blocks(read_text(path, what_to_give=_WHAT_TO_GIVE)))
+    layout = _layout(path, blocks, label_column)
+    rows = (rows for block in blocks if (rows := _rows(block, layout)))
+    return bad.each(path, rows, lambda rows: _sentence(path, rows, layout))
+
+
+def _from_table(
+    table: Table, file: DataFile, bad: BadRows, label_column: str | None, label_type: str
+) -> list[TaggedSentence]:
+    token_column = next((name for name in _TOKENS if name in table.columns), None)
+    if token_column is None:
+        found = ", ".join(map(repr, table.columns))
+        raise UserError(f"{table.path}: no column {' or '.join(map(repr, _TOKENS))}; found: {found}. {_WHAT_TO_GIVE}")
+    column = label_column or next((name for name in _TAGS if name in table.columns), _TAGS[0])
+    names = parquet_class_names(file, column) if isinstance(file, Path) and file.suffix == ".parquet" else None
+
+    def read(numbered: tuple[int, TableRow]) -> TaggedSentence:
+        number, row = numbered
+        place, tokens, tags = f"{table.path}, row {number}", row.get(token_column), row.get(column)
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise BadRowError(place, f"{token_column!r} must be a list of strings")
+        places = (f"row {number}",) * len(tokens)
+        if not isinstance(tags, list) or all(tag in (None, -1) for tag in tags):
+            return TaggedSentence(tuple(tokens), None if tokens else (), places)
+        if len(tags) != len(tokens):
+            problem = f"{counted(len(tokens), 'token')}, but {counted(len(tags), 'tag')}"
+            raise BadRowError(place, problem, reason="not a tag for each token")
+        written = tuple(_tag(table.path, column, tag, names, label_type) for tag in tags)
+        return TaggedSentence(tuple(tokens), written, places)
+
+    return bad.each(table.path, enumerate(table.rows, start=1), read)
+
+
+def _tag(path: Path, column: str, tag: object, names: Sequence[str] | None, label_type: str) -> str:
+    if isinstance(tag, int) and names is not None and 0 <= tag < len(names):
+        return names[tag]
+    if isinstance(tag, int) and label_type != "class":
+        raise UserError(
+            f"{path}: {column!r} has numbers, such as {tag}, and no names for them. Write the names of the tags, or a "
+            "Parquet file with them: `to_parquet` of the library `datasets` keeps them."
+        )
+    return str(tag)
 
 
 def _blocks(text: str) -> Iterator[list[Line]]:
@@ -81,20 +173,26 @@ def _blocks(text: str) -> Iterator[list[Line]]:
     yield block
 
 
-def _layout(path: Path, blocks: list[list[Line]]) -> _Layout:
+def _layout(path: Path, blocks: list[list[Line]], label_column: str | None) -> _Layout:
     plain = [[line for line in block if not line[1].startswith("#")] for block in blocks]
     first = next((line for block in plain for line in block), None)
     if first is None:
         return _Layout(has_tabs=False, num_columns=2)
     has_tabs = "\t" in first[1].strip(" \t")
-    num_columns = len(_Layout(has_tabs, 0).cells(first[1]))
-    if num_columns < 2:
-        raise UserError(f"{path}, line {first[0]}: expected a token and its tag, found one column. {_WHAT_TO_GIVE}")
-    rows = [[_Layout(has_tabs, num_columns).cells(line) for _, line in block] for block in plain]
-    if num_columns > 2 and all(row[0] == str(place) for block in rows for place, row in enumerate(block, start=1)):
+    layout = _Layout(has_tabs, len(_Layout(has_tabs, 0).cells(first[1])))
+    rows = [[layout.cells(line) for _, line in block] for block in plain]
+    if layout.num_columns > 2 and all(row[0] == str(place) for block in rows for place, row in enumerate(block, 1)):
         third_holds_tags = all(len(row) > 2 and is_tag(row[2]) for block in rows for row in block)
-        return _Layout(has_tabs, num_columns, token=1, tag=2 if third_holds_tags else -1)
-    return _Layout(has_tabs, num_columns)
+        layout = replace(layout, token=1, tag=2 if third_holds_tags else -1)
+    if label_column is not None and layout.num_columns > 1:
+        if not label_column.isdecimal() or not 1 <= int(label_column) <= layout.num_columns:
+            raise UserError(
+                f"{path}: the label column {label_column!r} is not a number from 1 to {layout.num_columns}. Give the "
+                "number of the column of the tags (--label-column)."
+            )
+        layout = replace(layout, tag=int(label_column) - 1)
+    known = frozenset(row[layout.tag] for block in rows for row in block if len(row) == layout.num_columns)
+    return replace(layout, known=known)
 
 
 def _rows(block: list[Line], layout: _Layout) -> list[tuple[int, list[str]]]:
@@ -103,27 +201,20 @@ def _rows(block: list[Line], layout: _Layout) -> list[tuple[int, list[str]]]:
     return [
         (number, cells)
         for number, line, cells in rows
-        if not line.startswith("#") or (len(cells) == layout.num_columns and is_tag(cells[layout.tag]))
+        if not line.startswith("#") or (len(cells) == layout.num_columns and layout.has_tag(cells))
     ]
 
 
 def _sentence(path: Path, rows: list[tuple[int, list[str]]], layout: _Layout) -> TaggedSentence:
     for number, cells in rows:
+        place = f"{path}, line {number}"
         if len(cells) != layout.num_columns:
-            raise UserError(
-                f"{path}, line {number}: {counted(len(cells), 'column')}, but the first row has {layout.num_columns}. "
-                "Correct that line."
-            )
+            problem = f"{counted(len(cells), 'column')}, but the first row has {layout.num_columns}"
+            raise BadRowError(place, problem, "Correct that line.")
         if not cells[layout.token]:
-            raise UserError(f"{path}, line {number}: the token is empty. Correct or remove that line.")
-        if not is_tag(cells[layout.tag]):
-            column = "last" if layout.tag == -1 else "third"
-            raise UserError(
-                f"{path}, line {number}: {cells[layout.tag]!r} in the {column} column is not a tag: expected O, or B- "
-                "or I- (also E- S-, or L- U-) and a type, such as B-PER. Correct that line, or give another file."
-            )
+            raise BadRowError(place, "the token is empty", "Correct or remove that line.")
     return TaggedSentence(
         tokens=tuple(cells[layout.token] for _, cells in rows),
-        tags=tuple(cells[layout.tag] for _, cells in rows),
-        lines=tuple(number for number, _ in rows),
+        tags=tuple(cells[layout.tag] for _, cells in rows) if layout.num_columns > 1 else None,
+        places=tuple(f"line {number}" for number, _ in rows),
     )

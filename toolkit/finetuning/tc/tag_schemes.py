@@ -1,7 +1,8 @@
-"""Tag schemes of entities: IOB1, IOB2, BIOES and BILOU, told apart, turned into one another, and scored.
+"""Tag schemes of entities: IO, IOB1, IOB2, BIOES and BILOU, told apart, turned into one another, and scored.
 
 | scheme | a first token | inside | last | single |
 |---|---|---|---|---|
+| IO | the type alone | the type | the type | the type |
 | IOB1 | I-, or B- right behind an entity of the same type | I- | I- | as a first token |
 | IOB2 | B- | I- | I- | B- |
 | BIOES | B- | I- | E- | S- |
@@ -17,7 +18,7 @@ from enum import StrEnum
 
 import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
-from sklearn.metrics import f1_score
+from sklearn.metrics import accuracy_score, f1_score
 
 OUTSIDE = "O"
 Entity = tuple[str, int, int]
@@ -30,6 +31,7 @@ _BIOES_OF = str.maketrans("LU", "ES")
 class TagScheme(StrEnum):
     """Way in which tags mark the tokens of an entity."""
 
+    IO = "IO"
     IOB1 = "IOB1"
     IOB2 = "IOB2"
     BIOES = "BIOES"
@@ -50,9 +52,15 @@ def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
+def has_letter(tag: str) -> bool:
+    """True for a tag that has a letter and a hyphen, with a type or without: one that IO does not have."""
+    return re.match(r"[BIESLU]-", tag) is not None
+
+
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
     """The scheme in which tags are written; a ValueError where there are tags of both BIOES and BILOU.
 
+    Tags without any letter and hyphen are IO: neighbours of one type are one entity.
     Tags without E-, S-, L- and U- are IOB1 where at least one entity begins with I- and B- only follows an entity of
     its type; else IOB2, even if some entities begin with I-.
     """
@@ -61,6 +69,8 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
     for tags in sentences:
         before = OUTSIDE
         for tag in tags:
+            if not is_tag(tag):
+                return TagScheme.IO
             letters.add(tag[0])
             continues = before[1:] == tag[1:]
             begins_with_i |= tag[0] == "I" and not continues
@@ -76,8 +86,8 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
 
 
 def scorable(tags: Sequence[str]) -> list[str]:
-    """Tags as seqeval's default mode knows them: BILOU's letters become those of BIOES."""
-    return [tag[0].translate(_BIOES_OF) + tag[1:] for tag in tags]
+    """Tags as seqeval's default mode knows them: BILOU's letters become those of BIOES, and IO's tags get an I-."""
+    return [tag[0].translate(_BIOES_OF) + tag[1:] if is_tag(tag) else f"I-{tag}" for tag in tags]
 
 
 def entities_of(tags: Sequence[str]) -> list[Entity]:
@@ -88,6 +98,10 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
 def tags_of(entities: Iterable[Entity], num_tokens: int, scheme: TagScheme) -> list[str]:
     """Tags of a sentence with these entities, which are in order and do not overlap."""
     tags = [OUTSIDE] * num_tokens
+    if scheme is TagScheme.IO:
+        for kind, first, last in entities:
+            tags[first : last + 1] = [kind] * (last + 1 - first)
+        return tags
     first_letter, inner, last_letter, single = _LETTERS[scheme]
     before: tuple[str, int] | None = None
     for kind, first, last in entities:
@@ -113,6 +127,13 @@ def entity_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence
         zero_division=0,
     )
     return {"precision": float(precision), "recall": float(recall), "f1": float(f1)}
+
+
+def class_scores(truth: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+    """`accuracy` of words, and `f1_macro` over their classes."""
+    expected, found = ([tag for tags in rows for tag in tags] for rows in (truth, predictions))
+    macro = f1_score(expected, found, average="macro", zero_division=0)
+    return {"accuracy": float(accuracy_score(expected, found)), "f1_macro": float(macro)}
 
 
 def sentence_macro_f1(truth: Sequence[Sequence[int]], predictions: Sequence[Sequence[int | None]]) -> float:

@@ -1,40 +1,74 @@
-"""Token classification (`tc`): entities in sentences of words, from CoNLL columns."""
+"""Token classification (`tc`): entities in sentences of words, or a class for each word."""
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ValidationInfo, field_validator
 from torch import nn
 from transformers import AutoModelForTokenClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
 from toolkit.core.errors import UserError
+from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.settings import Split
+from toolkit.finetuning.named.published_forms import DataFile
+from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import IGNORED, ClassesOfTokens, Outputs, Prediction
-from toolkit.finetuning.tc.conll import TaggedFile, TaggedSentence, read_conll
-from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, entity_scores, rewritten, sentence_macro_f1
+from toolkit.finetuning.tc.conll import TaggedFile, TaggedSentence, read_tagged
+from toolkit.finetuning.tc.tag_schemes import (
+    OUTSIDE,
+    TagScheme,
+    class_scores,
+    entity_scores,
+    is_tag,
+    rewritten,
+    sentence_macro_f1,
+)
 from toolkit.finetuning.tc.word_inputs import NO_WORD, paper_word_inputs, word_inputs
 from toolkit.finetuning.trainer import Features
 
 
+class TokenClassificationSettings(FinetuningSettings):
+    """Fine-tuning for token classification."""
+
+    label_type: Literal["entity", "class"] = "entity"
+    """`entity`: tags mark entities, with `O` outside of them. `class`: each tag is the class of its word, such as a
+    part of speech."""
+    label_column: str | None = None
+    """Column of the tags: its number, from 1, in CoNLL files, its name in tables. Unset: the last one, and `ner_tags`
+    or `tags`."""
+
+    @field_validator("label_type")
+    @classmethod
+    def _paper_has_entities(cls, value: str, info: ValidationInfo) -> str:
+        if value != "entity" and info.data.get("protocol") == "paper":
+            raise ValueError("the protocol 'paper' has entities only. Choose the protocol 'standard'")
+        return value
+
+
 @dataclass(frozen=True)
-class TaggedText:
+class TaggedText(CheckedData):
     """Sentences of all splits, the scheme of each file, and the tags that the network chooses from."""
 
     schemes: Mapping[Split, TagScheme]
     sentences: Mapping[Split, Sequence[TaggedSentence]]
     tags: tuple[str, ...]
-    """`O`, then B- and I- of every type of the training split."""
+    """`O`, then B- and I- of every type of the training split; or its classes, the most frequent one first."""
+    has_classes: bool
+    """True if tags are classes of words."""
 
-    def classes(self, split: Split) -> list[list[int]]:
-        """Tags of each sentence, in IOB2, as numbers."""
+    def classes(self, split: Split) -> list[list[int] | None]:
+        """Tags of each sentence, in IOB2, as numbers; None where it has none."""
         index = {tag: number for number, tag in enumerate(self.tags)}
-        return [[index[tag] for tag in rewritten(row.tags, TagScheme.IOB2)] for row in self.sentences[split]]
+        own = (row.tags for row in self.sentences[split])
+        plain = own if self.has_classes else (None if tags is None else rewritten(tags, TagScheme.IOB2) for tags in own)
+        return [None if tags is None else [index[tag] for tag in tags] for tags in plain]
 
 
 class TokenClassification(ClassesOfTokens[TaggedText]):
@@ -44,14 +78,57 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     pipeline: ClassVar[str] = "token-classification"
     metrics: ClassVar[Mapping[str, str]] = {"standard": "f1", "paper": "paper_f1"}
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {"standard": ("precision", "recall")}
+    Settings: ClassVar[type[FinetuningSettings]] = TokenClassificationSettings
+    settings: TokenClassificationSettings
 
-    def read(self, files: Mapping[Split, Path]) -> TaggedText:
-        """Sentences of CoNLL files, with entities of types that the training file has."""
-        tagged = {split: read_conll(path) for split, path in files.items()}
-        types = _types(tagged)
-        sentences = self.protocol.with_validation({split: file.sentences for split, file in tagged.items()})
-        schemes = {split: tagged.get(split, tagged[Split.TRAIN]).scheme for split in sentences}
-        return TaggedText(schemes, sentences, (OUTSIDE, *(f"{letter}-{kind}" for kind in types for letter in "BI")))
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Metrics of the label type."""
+        return ("accuracy", "f1_macro") if self.settings.label_type == "class" else super().metric_names
+
+    def read(self, files: Mapping[Split, DataFile]) -> TaggedText:
+        """Sentences of words, with tags that the training file has."""
+        bad = BadRows(self.settings.bad_rows)
+        tagged = {split: self._read(file, bad) for split, file in files.items()}
+        train = tagged[Split.TRAIN]
+        if unlabelled := [sentence for sentence in train.sentences if sentence.tags is None]:
+            place = unlabelled[0].places[0]
+            raise UserError(f"{train.path}, {place}: no tags. Give a training file with a tag for each token.")
+        has_classes = self.settings.label_type == "class"
+        tags = _classes_of(train) if has_classes else _tags_of(train)
+        sentences = {
+            split: _known(file, tags, str if has_classes else _type, train, bad) for split, file in tagged.items()
+        }
+        is_scored = any(sentence.tags for sentence in sentences[Split.TEST])
+        if Split.VALIDATION in tagged and not any(sentence.tags for sentence in sentences[Split.VALIDATION]):
+            path = tagged[Split.VALIDATION].path
+            raise UserError(f"{path}: no row has tags. Give another file, or none (--validation).")
+        cut = self.protocol.with_validation(sentences)
+        schemes = {split: tagged.get(split, train).scheme or train.scheme or TagScheme.IOB2 for split in cut}
+        return TaggedText(schemes, cut, tags, has_classes, bad=bad, is_scored=is_scored)
+
+    def notes(self, data: TaggedText) -> dict[str, Any]:
+        """The training file's scheme."""
+        return {"scheme": data.schemes[Split.TRAIN]}
+
+    def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> TaggedText:
+        """Sentences; of tags in the file the scheme alone."""
+        bad = BadRows(self.settings.bad_rows)
+        read = self._read(file, bad, labels=Labels.OPTIONAL)
+        names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
+        sentences = [replace(sentence, tags=None) for sentence in read.sentences]
+        schemes = {Split.TEST: read.scheme or TagScheme(notes["scheme"])}
+        tags = tuple(names[number] for number in sorted(names, key=int))
+        return TaggedText(schemes, {Split.TEST: sentences}, tags, self.settings.label_type == "class", bad=bad)
+
+    def load(self, source: EncoderSource, data: TaggedText) -> nn.Module:
+        """The stock class for token classification."""
+        loaded: nn.Module = AutoModelForTokenClassification.from_pretrained(source.model, config=source.config)
+        return loaded
+
+    def _read(self, file: DataFile, bad: BadRows, *, labels: Labels = Labels.NEEDED) -> TaggedFile:
+        kind, column = self.settings.label_type, self.settings.label_column
+        return read_tagged(file, bad, label_type=kind, label_column=column, labels=labels)
 
     def encode(self, data: TaggedText, source: EncoderSource) -> Mapping[Split, Features]:
         """Sentences as texts; long ones in windows (`paper`: cut off)."""
@@ -61,9 +138,10 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
             build = paper_word_inputs if self.is_paper else word_inputs
             inputs = build([sentence.tokens for sentence in sentences], source)
             for row in inputs:
-                row["labels"] = _labels(data, row["words"], row["blanks"], classes[row["sentence"]])
+                of_sentence = classes[row["sentence"]]
+                row["labels"] = None if of_sentence is None else _labels(data, row["words"], row["blanks"], of_sentence)
             features[split] = inputs
-        if not features[Split.TRAIN]:
+        if Split.TRAIN in features and not features[Split.TRAIN]:
             raise UserError(
                 f"the tokenizer of {source.model} leaves nothing of the training sentences. Check their encoding."
             )
@@ -92,14 +170,24 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     def score(
         self, data: TaggedText, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """`precision`, `recall` and `f1` of entities, micro-averaged; under `paper`, `paper_f1`."""
+        """`precision`, `recall` and `f1` of entities, micro-averaged; of classes `accuracy` and `f1_macro`.
+
+        Under `paper`, `paper_f1`. Sentences without tags are left out, and splits of such sentences alone.
+        """
         scores = {}
+        measure = class_scores if data.has_classes else entity_scores
         for split, rows in predictions.items():
+            classes = data.classes(split)
+            tagged = [number for number, tags in enumerate(classes) if tags is not None]
+            if not any(classes[number] for number in tagged):
+                continue
             if self.is_paper:
-                scores[split] = {"paper_f1": sentence_macro_f1(data.classes(split), [row["classes"] for row in rows])}
+                answers = [rows[number]["classes"] for number in tagged]
+                truth = [tags for tags in classes if tags is not None]
+                scores[split] = {"paper_f1": sentence_macro_f1(truth, answers)}
             else:
-                truth = [sentence.tags for sentence in data.sentences[split]]
-                scores[split] = entity_scores(truth, [row["prediction"] for row in rows])
+                own = [data.sentences[split][number].tags or () for number in tagged]
+                scores[split] = measure(own, [rows[number]["prediction"] for number in tagged])
         return scores
 
     def row(self, prediction: Prediction) -> Prediction:
@@ -112,31 +200,58 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         made = f"transformers.pipeline('token-classification', model={str(model)!r}, aggregation_strategy='first')"
         return f"{made}('a text')"
 
-    def baseline(self, data: TaggedText) -> float:
+    def baseline(self, data: TaggedText) -> float | None:
         """The main metric where every word has the training split's most frequent tag."""
-        counts = Counter(number for classes in data.classes(Split.TRAIN) for number in classes)
+        if not data.is_scored:
+            return None
+        counts = Counter(number for classes in data.classes(Split.TRAIN) for number in classes or ())
         [(majority, _)] = counts.most_common(1)
         lengths = [len(sentence.tokens) for sentence in data.sentences[Split.TEST]]
         rows = [_prediction(data, Split.TEST, [majority] * length) for length in lengths]
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
 
 
-def _types(files: Mapping[Split, TaggedFile]) -> list[str]:
-    train = files[Split.TRAIN]
-    types = sorted({tag[2:] for sentence in train.sentences for tag in sentence.tags if tag != OUTSIDE})
+def _classes_of(train: TaggedFile) -> tuple[str, ...]:
+    counts = Counter(tag for sentence in train.sentences for tag in sentence.tags or ())
+    if len(counts) < 2:
+        raise UserError(f"{train.path}: every word has the class {next(iter(counts), None)!r}. Give other data.")
+    return tuple(sorted(counts, key=lambda tag: (-counts[tag], tag)))
+
+
+def _tags_of(train: TaggedFile) -> tuple[str, ...]:
+    types = sorted({_type(tag) for sentence in train.sentences for tag in sentence.tags or () if tag != OUTSIDE})
     if not types:
         raise UserError(f"{train.path}: every tag is O. Give a training file with entities.")
-    known = {OUTSIDE[2:], *types}
-    for file in files.values():
-        rows = (row for sentence in file.sentences for row in zip(sentence.tags, sentence.lines, strict=True))
-        unknown = next(((tag[2:], line) for tag, line in rows if tag[2:] not in known), None)
-        if unknown is not None:
-            raise UserError(
-                f"{file.path}, line {unknown[1]}: the type {unknown[0]!r} does not occur in the training file "
-                f"{train.path}, which has {', '.join(types)}. Replace such tags by O, or add training sentences with "
-                "that type."
-            )
-    return types
+    return (OUTSIDE, *(f"{letter}-{kind}" for kind in types for letter in "BI"))
+
+
+def _type(tag: str) -> str:
+    """The type of an entity; in IO the tag itself."""
+    return tag[2:] if is_tag(tag) else tag
+
+
+def _known(
+    file: TaggedFile, tags: Sequence[str], type_of: Callable[[str], str], train: TaggedFile, bad: BadRows
+) -> list[TaggedSentence]:
+    """Sentences of a file without types that the training file, with these tags, does not have."""
+    known = dict.fromkeys(map(type_of, tags))
+    noun, instead = ("type", " by O") if tags[0] == OUTSIDE else ("class", "")
+
+    def check(sentence: TaggedSentence) -> TaggedSentence:
+        for tag, place in zip(sentence.tags or (), sentence.places, strict=False):
+            if (kind := type_of(tag)) not in known:
+                problem = f"the {noun} {kind!r} does not occur in the training file {train.path}, which has "
+                raise BadRowError(
+                    f"{file.path}, {place}",
+                    f"{problem}{', '.join(filter(None, known))}",
+                    f"Replace such tags{instead}, or add training sentences with that {noun}.",
+                    reason=f"the {noun} {kind!r} does not occur in the training file",
+                )
+        if sentence.tags is None:
+            bad.note(file.path, "without tags: predicted, not scored", sentence.places[0])
+        return sentence
+
+    return bad.each(file.path, file.sentences, check)
 
 
 def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], classes: Sequence[int]) -> list[int]:
@@ -147,7 +262,8 @@ def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], class
     labels = [IGNORED if word == NO_WORD else classes[word] for word in words]
     for place, word in enumerate(blanks):
         if word != NO_WORD:
-            labels[place] = classes[word] if data.tags[classes[word]].startswith("I-") else 0
+            is_inside = data.has_classes or data.tags[classes[word]].startswith("I-")
+            labels[place] = classes[word] if is_inside else 0
     return labels
 
 
@@ -166,6 +282,8 @@ def _decoded(data: TaggedText, split: Split, features: Features, answers: Output
 
 
 def _prediction(data: TaggedText, split: Split, classes: Sequence[int | None]) -> Prediction:
-    tags = [OUTSIDE if number is None else data.tags[number] for number in classes]
+    # The first tag is O, or the most frequent class.
+    tags = [data.tags[number or 0] for number in classes]
     scheme = data.schemes[split]
-    return {"prediction": tags if scheme is TagScheme.IOB2 else rewritten(tags, scheme), "classes": list(classes)}
+    is_own = data.has_classes or scheme is TagScheme.IOB2
+    return {"prediction": tags if is_own else rewritten(tags, scheme), "classes": list(classes)}

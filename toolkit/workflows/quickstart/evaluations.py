@@ -11,7 +11,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from toolkit.core.console import quiet_transformers
 from toolkit.data import Corpus
-from toolkit.finetuning.sc.examples import read_class, to_examples
 from toolkit.run.data import RunData
 from toolkit.tables import read_table
 from toolkit.training.batching import EvaluationBatches
@@ -68,10 +67,8 @@ def bag_of_words_accuracy(labelled: dict[str, Path]) -> float:
 
     texts, labels = {}, {}
     for split, path in labelled.items():
-        table = read_table(path)
-        examples = to_examples(table, text_columns=("text",), label_column="label", read_label=read_class)
-        texts[split] = [example.text for example in examples]
-        labels[split] = [example.label for example in examples]
+        rows = read_table(path).rows
+        texts[split], labels[split] = ([str(row[column]) for row in rows] for column in ("text", "label"))
     candidates = [
         make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), LogisticRegression(C=penalty, max_iter=1000)).fit(
             texts["train"], labels["train"]

@@ -1,0 +1,38 @@
+"""Answers of a trained network, and what a fine-tuned folder says about itself so that it can answer again."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from toolkit.core.files import atomic_write
+from toolkit.finetuning.settings import Split
+from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.task import Prediction, Task
+from toolkit.finetuning.trainer import Features
+
+TASK_FILE = "finetuning.json"
+"""Task, settings and the rest, in a fine-tuned `model/`."""
+
+
+def answer(
+    task: Task[Any], data: Any, features: Mapping[Split, Features], network: nn.Module, source: EncoderSource
+) -> Mapping[Split, list[Prediction]]:
+    """Predictions of a trained network for all splits but the training split."""
+    answered: dict[Split, Features] = {split: rows for split, rows in features.items() if split is not Split.TRAIN}
+    return task.decode(data, answered, task.answer_splits(network, answered, source))
+
+
+def write_predictions(task: Task[Any], predictions: Iterable[Prediction], output: Path) -> None:
+    """Write `predictions.jsonl`."""
+    rows = (json.dumps(task.row(prediction), ensure_ascii=False) + "\n" for prediction in predictions)
+    atomic_write(output / "predictions.jsonl", "".join(rows))
+
+
+def write_notes(task: Task[Any], data: Any, source: EncoderSource, folder: Path) -> None:
+    """Write what `toolkit predict` reads of a folder, beside the model."""
+    settings = task.settings.model_dump(mode="json")
+    notes = {"task": task.name, "settings": settings, "max_length": source.max_length, **task.notes(data)}
+    (folder / TASK_FILE).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,57 @@
+"""Predictions of a fine-tuned folder for a file, as `finetune` makes them for its test file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.settings import explain
+from toolkit.engine.gpus import has_gpu
+from toolkit.engine.precision import cpu_threads
+from toolkit.finetuning import Split, get_task, open_source, prepare
+from toolkit.finetuning.prediction import TASK_FILE, answer, write_predictions
+from toolkit.finetuning.source import model_loading
+
+
+def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any] | None = None) -> int:
+    """Write `predictions.jsonl`, and return its number of rows.
+
+    Args:
+        model: `model/` of a fine-tuning, or the folder above it.
+        file: as the test file of the fine-tuning; labels may be missing.
+        output: folder of the predictions.
+        changes: settings of reading, in place of those of the fine-tuning.
+
+    Raises:
+        UserError: the folder or the file does not fit.
+    """
+    folder = next((found for found in (model, model / "model") if (found / TASK_FILE).is_file()), None)
+    if folder is None:
+        raise UserError(
+            f"{model} has no {TASK_FILE}, nor has {model / 'model'}: it was not fine-tuned by this toolkit. Give what "
+            "`toolkit finetune` wrote."
+        )
+    notes = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
+    family = get_task(notes["task"])
+    try:
+        task = family(family.Settings.model_validate(notes["settings"] | {"bad_rows": "error"} | (changes or {})))
+    except ValidationError as error:
+        raise SettingsError(explain(error, family.Settings)) from None
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"could not create the output folder {output}: {error.strerror}"
+        raise UserError(f"{reason}. Choose another one (--output).") from error
+    data = task.read_open(file, folder, notes)
+    source = replace(open_source(str(folder), attention=family.attention), max_length=notes["max_length"])
+    with cpu_threads(task.settings.threads):
+        prepared = prepare(task, {Split.TEST: file}, data, source)
+        with model_loading(str(folder)):
+            network = task.load(prepared.source, data).float().to("cuda" if has_gpu() else "cpu")
+        rows = answer(task, data, prepared.features, network, prepared.source)[Split.TEST]
+    write_predictions(task, rows, output)
+    return len(rows)
