@@ -1,16 +1,17 @@
-"""Model folders for others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
+"""Model folders of others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
 
 The one writer of exports and of fine-tuned models. Everything is in forms that readers of transformers 4 and of
 sentence-transformers 2 know; the newest libraries write forms that such readers refuse, or read as something else.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import toolkit
+from toolkit.core.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -162,6 +163,32 @@ def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:
     """A table of a card."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def check_not_adapter(folder: Path) -> None:
+    """Raise for an adapter of PEFT, which is a model only together with the one that it was trained on."""
+    path = folder / "adapter_config.json"
+    if path.is_file() and not any(folder.glob("model*.safetensors")):
+        base = read_json(path).get("base_model_name_or_path") or "its base model"
+        raise UserError(
+            f"{folder} is a PEFT adapter of {base} (adapter_config.json), not a whole model.\nMerge it first: "
+            f"PeftModel.from_pretrained(BASE, {str(folder)!r}).merge_and_unload().save_pretrained(FOLDER), with BASE "
+            "loaded in transformers; save its tokenizer there too, and give that folder."
+        )
+
+
+def wrapper_prefix(names: Collection[str], expected: Iterable[str], *, of_class: str) -> str:
+    """What a wrapper put in front of all names of tensors, such as `_orig_mod.` or `module.`; usually nothing.
+
+    Names are `expected` with the class's own prefix, `of_class`, or without it: a folder of the bare class has none.
+    """
+    known, first = {name.removeprefix(of_class) for name in expected}, min(names, default="")
+    prefixes = ["", *(first[: place + 1] for place, sign in enumerate(first) if sign == ".")]
+
+    def num_known(prefix: str) -> int:
+        return sum(name.removeprefix(prefix).removeprefix(of_class) in known for name in names)
+
+    return max(prefixes, key=num_known)
 
 
 def write_json(path: Path, content: object) -> None:

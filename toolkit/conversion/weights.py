@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
@@ -19,11 +20,15 @@ from toolkit.core.settings import explain
 from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import HubType
+from toolkit.model.initialization import initial_weight
 from toolkit.model.parameters import BLOCKS, EMBEDDING, HEAD, parameter_axes, shape_of
+from toolkit.model_folder import wrapper_prefix
 
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
 _ANGLES = "rotary_emb.inv_freq"
+BODY = "model."
+"""What the names of all tensors but the head's begin with, in every class: its prefix."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -93,15 +98,38 @@ class HubWeights:
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         return cls(folder, places)
 
-    def with_embedding(self, hub: HubType) -> "HubWeights":
+    def with_embedding(self, tensors: HubTensors) -> "HubWeights":
         """The same with the embedding by its own name, where it is stored under that of the head that it is tied to,
         as by safetensors' `save_model`.
         """
-        embedding, head = hub_name(EMBEDDING, hub), hub_name(HEAD, hub)
+        embedding, head = tensors.embedding, tensors.head
         if embedding in self._places or head not in self._places:
             return self
         others = {name: place for name, place in self._places.items() if name != head}
         return HubWeights(self.folder, others | {embedding: self._places[head]})
+
+    def by_class_names(self, tensors: HubTensors) -> tuple["HubWeights", str]:
+        """The same by the names of the class with a head, of which the bare class leaves out a prefix; and what a
+        wrapper put in front of all of them.
+        """
+        wrapper = wrapper_prefix(self._places, tensors.shapes, of_class=BODY)
+        places = {}
+        for name, place in self._places.items():
+            own = name.removeprefix(wrapper)
+            places[f"{BODY}{own}" if f"{BODY}{own}" in tensors.shapes else own] = place
+        return HubWeights(self.folder, places), wrapper
+
+    def with_new_head(self, tensors: HubTensors, path: Path) -> "HubWeights":
+        """The same with first values for what the head lacks, which are written to a file."""
+        settings = tensors.settings
+        shapes = {name: shape for name, shape in tensors.shapes.items() if name not in self._places}
+
+        def read(name: str) -> list[torch.Tensor]:
+            (ours,) = tensors.parts[name]
+            return [initial_weight(ours, shapes[name], settings=settings, seed=0)]
+
+        stream_safetensors(path, shapes, read, dtype=torch.float32)
+        return HubWeights(self.folder, self._places | read_header(path))
 
     @property
     def names(self) -> frozenset[str]:
@@ -181,22 +209,32 @@ def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
     return {name: shape_of(axes, settings) for name, axes in parameter_axes(settings).items()}
 
 
-def check_tensors(weights: HubWeights, tensors: HubTensors) -> Iterator[str]:
-    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss."""
-    settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
-    if missing := sorted(tensors.shapes.keys() - weights.names):
+def missing_head(weights: HubWeights, tensors: HubTensors) -> list[str]:
+    """Names of what the head lacks, in order; none of a model that lacks more than that is missing, which is raised."""
+    missing = sorted(tensors.shapes.keys() - weights.names)
+    if any(name.startswith(BODY) for name in missing):
+        others = sorted(weights.names - tensors.shapes.keys())
         instead = f"; it holds {first_few(others)} instead" if others else ""
         raise CheckpointError(
             f"{weights.folder} lacks {first_few(missing)}, which its config.json requires{instead}.\n"
-            "Download the model again; one that was saved without its head has to be saved with it."
+            "Download the model again."
         )
+    return missing
+
+
+def check_tensors(weights: HubWeights, tensors: HubTensors, *, task_class: str | None) -> Iterator[str]:
+    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss.
+
+    `task_class` is the class of a model with the head of a task, which is dropped.
+    """
+    settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
     for name, shape in tensors.shapes.items():
         if weights.shape(name) != shape:
             raise CheckpointError(
                 f"{weights.folder}: {name} has shape {weights.shape(name)}, but its config.json describes {shape}.\n"
                 "Download the model again, or the configuration that belongs to it."
             )
-    unknown = []
+    unknown, of_task = [], []
     for name in others:
         if name.endswith(_ANGLES):
             continue
@@ -205,6 +243,8 @@ def check_tensors(weights: HubWeights, tensors: HubTensors) -> Iterator[str]:
             yield f"{tensors.head} is stored beside {tensors.embedding}, equals it, and is left out"
         elif name.endswith("o_proj.bias") and settings.qkv_bias:
             _check_zero(weights, name)
+        elif task_class and not name.startswith(BODY):
+            of_task.append(name)
         else:
             unknown.append(name)
     if unknown:
@@ -212,6 +252,8 @@ def check_tensors(weights: HubWeights, tensors: HubTensors) -> Iterator[str]:
             f"{weights.folder} holds {first_few(unknown)}, which a model of its config.json does not have.\n"
             "Without them it would be another model. See whether config.json and weights belong together."
         )
+    if of_task:
+        yield f"the head of {task_class} is left out: {first_few(of_task)}"
     if any(name.endswith(_ANGLES) for name in weights.names):
         yield "the stored rotary angles (inv_freq) are left out: they follow from config.json"
     if any(name.endswith("o_proj.bias") for name in weights.names):

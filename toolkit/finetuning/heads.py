@@ -9,21 +9,25 @@ Shapes: B inputs, S positions in an input, D model width.
 """
 
 import copy
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
+from toolkit.model_folder import wrapper_prefix
 
 _HEAD_FILE = "head.safetensors"
 
@@ -58,12 +62,18 @@ class MeanPoolingClassifier(nn.Module):
 
 
 def load_network(
-    auto_class: Any, source: EncoderSource, *, labels: Sequence[str] = (), **config_changes: Any
+    auto_class: Any,
+    source: EncoderSource,
+    *,
+    labels: Sequence[str] = (),
+    device: str | None = None,
+    **config_changes: Any,
 ) -> PreTrainedModel:
     """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
 
-    Weights of the encoder that are missing are an error: some stock classes look for them under another name than the
-    folder has, and would go on with random ones after a warning.
+    Weights of the encoder that are missing are an error, as are those of a language model's head: some stock classes
+    look for them under another name than the folder has, and would go on with random ones after a warning. The device
+    `meta` checks that alone, and reads none.
     """
     config = copy.deepcopy(source.config)
     if labels:
@@ -76,25 +86,49 @@ def load_network(
             network: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
             missing = set()
         else:
-            network, report = auto_class.from_pretrained(
-                source.model, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-            )
-            missing = set(report["missing_keys"])
-    # The head of a language model is not new.
-    is_old = network.base_model is network or network.get_output_embeddings() is not None  # type: ignore[no-untyped-call]
-    prefix = "" if is_old else f"{network.base_model_prefix}."
-    # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
-    lacking = sorted(name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}")
-    if lacking:
-        raise UserError(
-            f"could not load {source.model}: {counted(len(lacking), 'weight')} of the encoder missing (first: "
-            f"{lacking[0]}). Download it again, or use another one."
-        )
+            network, missing = _read_network(auto_class, source, config, device)
+    _check_whole(network, missing, source)
     embedding = network.get_input_embeddings()
     if isinstance(embedding, nn.Embedding) and config.pad_token_id == config.eos_token_id:
         # In the recipe's tokenizer the padding token is the end-of-text token as well: let its embedding learn.
         embedding.padding_idx = None
     return network
+
+
+def _read_network(
+    auto_class: Any, source: EncoderSource, config: PretrainedConfig, device: str | None
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model of a folder and the names that it lacks, read again without what a wrapper put in front of all."""
+    options: dict[str, Any] = {"config": config, "dtype": torch.float32, "device_map": device}
+    read = partial(
+        auto_class.from_pretrained, source.model, output_loading_info=True, trust_remote_code=False, **options
+    )
+    network, report = read()
+    missing, prefix = set(report["missing_keys"]), f"{network.base_model_prefix}."
+    if missing and (wrapper := wrapper_prefix(report["unexpected_keys"], missing, of_class=prefix)):
+        console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
+        network, report = read(key_mapping={f"^{re.escape(wrapper)}": ""})
+        missing = set(report["missing_keys"])
+    return network, missing
+
+
+def _check_whole(network: PreTrainedModel, missing: set[str], source: EncoderSource) -> None:
+    """Refuse an encoder that lacks weights, or a language model without its head: that is not new."""
+    is_encoder, prefix = network.base_model is network, f"{network.base_model_prefix}."
+    # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
+    names = sorted(name for name in missing if ".pooler." not in f".{name}")
+    lacking = [name for name in names if is_encoder or name.startswith(prefix)]
+    if lacking:
+        raise UserError(
+            f"could not load {source.model}: {counted(len(lacking), 'weight')} of the encoder missing (first: "
+            f"{lacking[0]}). Download it again, or use another one."
+        )
+    if names and not is_encoder and network.get_output_embeddings() is not None:  # type: ignore[no-untyped-call]
+        raise UserError(
+            f"{source.model} has no head that predicts tokens ({first_few(names)} missing): it was saved without one, "
+            "as sentence encoders and classifiers are, and gives no probabilities. Use the language model that it was "
+            "made from."
+        )
 
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:

@@ -27,6 +27,7 @@ from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.finetuning.settings import Initialization
+from toolkit.model_folder import check_not_adapter
 
 _NO_LIMIT = 10**6
 
@@ -70,6 +71,7 @@ def open_source(
         raise UserError(
             "MODEL is an empty string. Give a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
         )
+    check_not_adapter(Path(model))
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise UserError(
             f"{model} is not a model: it has neither checkpoints nor a config.json. Give a Hugging Face folder or "

@@ -1,6 +1,6 @@
 """Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,7 +25,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import check_model, export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
-from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
+from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, Task, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
 from toolkit.run.folder import RunFolder, kept_checkpoints
@@ -203,12 +203,12 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
 
 
-def check_weights(entry: ModelEntry, *, attention: AttentionKind | None) -> None:
+def check_weights(entry: ModelEntry, tasks: Iterable[Task[Any]]) -> None:
     """Find what is wrong with a model before its first cell runs: all of its cells would fail."""
-    check_model(entry.path, attention=attention)
     folder = Path(entry.path)
     if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         raise SettingsError(
             f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
             "another path."
         )
+    check_model(entry.path, tasks)

@@ -57,12 +57,17 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
     return form, offset
 
 
+def load_with_head(source: EncoderSource, form: Form, *, device: str | None = None) -> PreTrainedModel:
+    """The model of its own class, in fp32; on the device `meta` without weights, if it is whole."""
+    if is_decoder(source.config):
+        return load_network(AutoModelForCausalLM, source, device=device, is_causal=form == "causal", use_cache=False)
+    return load_network(AutoModelForMaskedLM, source, device=device)
+
+
 def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
     """The model with its head, in fp32; an encoder of a family of ours has the tensors of the family's decoder."""
-    if is_decoder(source.config):
-        return load_network(AutoModelForCausalLM, source, is_causal=form == "causal", use_cache=False)
-    encoder = load_network(AutoModelForMaskedLM, source)
-    if form == "masked":
+    encoder = load_with_head(source, form)
+    if form == "masked" or is_decoder(source.config):
         return encoder
     config, own = source.config.to_dict(), source.config.model_type
     family = HUB_TYPES[own]

@@ -12,7 +12,7 @@ from torch import nn
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
-from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
+from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, load_with_head, log_likelihoods
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
@@ -91,6 +91,10 @@ class MinimalPairs(Task[list[Pair]]):
                 raise UserError(f"{place} {problem}. Correct or remove the row.")
             inputs.append({"input_ids": list(ids), "targets": targets})
         return {Split.TRAIN: [], Split.TEST: inputs}
+
+    def check(self, source: EncoderSource) -> None:
+        """Refuse a model without a head, as a sentence encoder is."""
+        load_with_head(source, choose_form(source, self.settings.form)[0], device="meta")
 
     def network(self, data: list[Pair], source: EncoderSource) -> nn.Module:
         """The language model with its own head."""
