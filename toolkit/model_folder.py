@@ -7,6 +7,7 @@ sentence-transformers 2 know; the newest libraries write forms that such readers
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,15 @@ Library = Literal["transformers", "sentence-transformers"]
 CONFIG_FILE, CARD_FILE = "config.json", "README.md"
 _TOKENIZER, _TOKENIZER_CONFIG, _POOLING = "tokenizer.json", "tokenizer_config.json", "1_Pooling"
 _LIBRARY = "sentence_transformers.models"
+_NEW_KINDS = ("pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken")
+_KINDS_OF_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    **dict(zip(_NEW_KINDS, ("weightedmean", "lasttoken"), strict=True)),
+}
+"""By the keys of a folder, of which old readers do not know the new ones."""
 
 
 def add_old_keys(folder: Path) -> None:
@@ -87,29 +97,53 @@ def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
     )
 
 
-def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[str, str | None]) -> None:
-    """Write the files of sentence-transformers: the encoder, then the mean over all tokens; compared by the cosine.
+@dataclass(frozen=True)
+class Modules:
+    """What sentence-transformers makes of an encoder's hidden states, and of texts before.
 
-    `longest` tokens of a text are read; `prompts`, by name, stand in front of texts.
+    Attributes:
+        pooling: kinds, as the library calls them; vectors of several stand behind one another.
+        pools_prompt: whether the tokens of a prompt are pooled too.
+        is_normalized: vectors have length 1.
+        lowers_case: texts are lower-cased first.
+        longest: tokens of a text that are read.
+        prompts: what stands in front of texts, by name.
+        default_prompt: name of the one for texts of which nobody says more.
     """
-    names = (("", "Transformer"), (_POOLING, "Pooling"))
-    modules = [
+
+    longest: int
+    pooling: tuple[str, ...] = ("mean",)
+    pools_prompt: bool = True
+    is_normalized: bool = False
+    lowers_case: bool = False
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+
+def write_modules(folder: Path, modules: Modules, *, width: int) -> None:
+    """Write the files of sentence-transformers for an encoder; vectors are compared by the cosine."""
+    names = [("", "Transformer"), (_POOLING, "Pooling"), *([("2_Normalize", "Normalize")] * modules.is_normalized)]
+    listed = [
         {"idx": index, "name": str(index), "path": path, "type": f"{_LIBRARY}.{name}"}
         for index, (path, name) in enumerate(names)
     ]
-    whole = {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    whole = {
+        "prompts": dict(modules.prompts),
+        "default_prompt_name": modules.default_prompt,
+        "similarity_fn_name": "cosine",
+    }
+    # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
+    kinds = {key: kind in modules.pooling for key, kind in _KINDS_OF_POOLING.items()}
     pooling = {
         "word_embedding_dimension": width,
-        # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-        "include_prompt": True,
+        **{key: is_used for key, is_used in kinds.items() if is_used or key not in _NEW_KINDS},
+        "include_prompt": modules.pools_prompt,
     }
-    (folder / _POOLING).mkdir()
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    for path, _ in names[1:]:
+        (folder / path).mkdir()
+    write_json(folder / "modules.json", listed)
+    longest = {"max_seq_length": modules.longest, "do_lower_case": modules.lowers_case}
+    write_json(folder / "sentence_bert_config.json", longest)
     write_json(folder / "config_sentence_transformers.json", whole)
     write_json(folder / _POOLING / CONFIG_FILE, pooling)
 

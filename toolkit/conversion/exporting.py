@@ -37,7 +37,7 @@ from toolkit.conversion.weights import BODY, HubTensors, settings_of
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import hub_type
-from toolkit.model_folder import CARD_FILE, Library, add_old_keys, write_json, write_modules
+from toolkit.model_folder import CARD_FILE, Library, Modules, add_old_keys, write_json, write_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -126,7 +126,7 @@ def to_hf(
         if sentence_transformers:
             row_length = source.manifest.table("data").get("sequence_length")
             longest = min(row_length, longest) if isinstance(row_length, int) else longest
-            write_modules(folder, width=settings.hidden_size, longest=longest, prompts={})
+            write_modules(folder, Modules(longest), width=settings.hidden_size)
         named = {"name": out.name, "architecture": hub.class_name}
         card = model_card(source.manifest, form, **named, library=library, left_out=left_out)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")

@@ -27,7 +27,7 @@ from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.finetuning.settings import Initialization
-from toolkit.model_folder import check_not_adapter
+from toolkit.model_folder import Modules, check_not_adapter
 
 _NO_LIMIT = 10**6
 
@@ -43,6 +43,7 @@ class EncoderSource:
         initialization: whether the encoder's weights are read or drawn.
         origin: folder whose files tell whether this is still the same model; None for one of the hub, whose
             configuration knows its commit.
+        modules: what stands behind the encoder of a SentenceTransformer, for retrieval.
     """
 
     model: str
@@ -52,6 +53,7 @@ class EncoderSource:
     accepted: frozenset[str]
     initialization: Initialization
     origin: Path | None = None
+    modules: Modules | None = None
 
 
 def open_source(

@@ -55,7 +55,8 @@ def finetune(
     settings = family.Settings() if settings is None else settings
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     files = {split: path for split, path in given.items() if path is not None}
-    _check_data(files, dataset, needed=(Split.TEST,) if task in UNTRAINED else (Split.TRAIN, Split.TEST))
+    is_trained = task not in UNTRAINED and (settings.steps or settings.epochs)
+    _check_data(files, dataset, needed=(Split.TRAIN, Split.TEST) if is_trained else (Split.TEST,))
     # It finds what does not fit the family.
     chosen = family(settings)
     named = None if dataset is None else named_dataset(dataset, task=task)

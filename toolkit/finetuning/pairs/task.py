@@ -12,7 +12,13 @@ from torch import nn
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
-from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, load_with_head, log_likelihoods
+from toolkit.finetuning.pairs.likelihood import (
+    choose_form,
+    load_language_model,
+    load_with_head,
+    log_likelihoods,
+    token_in_front,
+)
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
@@ -67,7 +73,7 @@ class MinimalPairs(Task[list[Pair]]):
         return found
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder as it is: a sentence is scored between what its own tokenizer puts around it."""
+        """The encoder as it is: a sentence is scored between what its tokenizer puts around it (`token_in_front`)."""
         return source
 
     def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
@@ -75,12 +81,14 @@ class MinimalPairs(Task[list[Pair]]):
 
         The frame itself is not scored, nor a first token where it would be predicted at the position before.
         """
-        _, offset = choose_form(source, self.settings.form)
+        form, offset = choose_form(source, self.settings.form)
+        front = [] if (token := token_in_front(source, form)) is None else [token]
         sentences = [sentence for pair in data for sentence in pair.sentences]
         encoded = source.tokenizer(sentences, return_special_tokens_mask=True, verbose=False)
         inputs = []
-        for number, (ids, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
-            targets = [position for position in range(offset, len(ids)) if not frame[position]]
+        for number, (own, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
+            ids, is_frame = [*front, *own], [*(1 for _ in front), *frame]
+            targets = [position for position in range(offset, len(ids)) if not is_frame[position]]
             if not targets or len(ids) > source.max_length:
                 problem = (
                     f"has {len(ids):,} tokens, and {source.model} takes {source.max_length:,}"
@@ -89,7 +97,7 @@ class MinimalPairs(Task[list[Pair]]):
                 )
                 place = f"{data[number // 2].place}: {(_GOOD, _BAD)[number % 2]!r}"
                 raise UserError(f"{place} {problem}. Correct or remove the row.")
-            inputs.append({"input_ids": list(ids), "targets": targets})
+            inputs.append({"input_ids": ids, "targets": targets})
         return {Split.TRAIN: [], Split.TEST: inputs}
 
     def check(self, source: EncoderSource) -> None:
@@ -136,8 +144,11 @@ class MinimalPairs(Task[list[Pair]]):
         return 0.5
 
     def result_fields(self, data: list[Pair], source: EncoderSource) -> dict[str, Any]:
-        """The form that the model was scored in, and the number of pairs."""
-        return {"form": choose_form(source, self.settings.form)[0], "pairs": len(data)}
+        """The form that the model was scored in, the number of pairs, and a token that was put in front of them."""
+        form, _ = choose_form(source, self.settings.form)
+        token = token_in_front(source, form)
+        front = {} if token is None else {"front": str(source.tokenizer.convert_ids_to_tokens(token))}
+        return {"form": form, "pairs": len(data), **front}
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Refuse: nothing is trained."""
