@@ -16,9 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
@@ -27,18 +34,19 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
-from toolkit.model_folder import wrapper_prefix
+from toolkit.model_folder import read_json, wrapper_prefix
 
-_HEAD_FILE = "head.safetensors"
+_HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
+_ROWS = 32
 
 
 class MeanPoolingClassifier(nn.Module):
     """Masked mean of the last hidden states -> dense -> GELU -> linear, over any encoder."""
 
-    def __init__(self, encoder: PreTrainedModel, num_outputs: int) -> None:
+    def __init__(self, encoder: PreTrainedModel, num_outputs: int, *, problem_type: str) -> None:
         super().__init__()
         config = encoder.config
-        self.encoder = encoder
+        self.encoder, self.problem_type = encoder, problem_type
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, num_outputs)
         deviation = getattr(config, "initializer_range", 0.02)
@@ -140,7 +148,7 @@ def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type
     # Numbered as in a configuration without labels, which then has none: MODEL may be a classifier itself.
     unnamed = [f"LABEL_{number}" for number in range(2)]
     encoder = load_network(AutoModel, source, labels=unnamed, problem_type=None)
-    return MeanPoolingClassifier(encoder, len(labels))
+    return MeanPoolingClassifier(encoder, len(labels), problem_type=problem_type)
 
 
 def save_classifier(classifier: nn.Module, folder: Path) -> None:
@@ -149,7 +157,7 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
         classifier.encoder.save_pretrained(folder)
         weights = classifier.state_dict().items()
         head = {name: tensor.contiguous() for name, tensor in weights if not name.startswith("encoder.")}
-        save_file(head, folder / _HEAD_FILE)
+        save_file(head, folder / _HEAD_FILE, metadata={"problem_type": classifier.problem_type})
     else:
         assert isinstance(classifier, PreTrainedModel)
         classifier.save_pretrained(folder)
@@ -160,14 +168,49 @@ def has_head_file(folder: Path) -> bool:
     return (folder / _HEAD_FILE).is_file()
 
 
-def load_classifier(folder: Path | str) -> nn.Module:
-    """The fine-tuned model of a `model/` folder, in fp32 and ready for prediction: ids and mask in, logits out."""
+class TextClassifier:
+    """A fine-tuned classifier with its tokenizer: texts in, labels out. Made by `load_classifier`.
+
+    Attributes:
+        network: ids and mask in, logits out; fp32, in evaluation mode.
+        tokenizer: the one that made the inputs of training.
+        labels: of the outputs, with their types; None where a number is answered.
+    """
+
+    def __init__(self, network: nn.Module, folder: Path, *, problem_type: str) -> None:
+        self.network, self.tokenizer = network.eval(), AutoTokenizer.from_pretrained(folder)
+        self.labels: list[Any] | None = read_json(folder / LABELS_FILE) or None  # type: ignore[assignment]
+        self._has_sets = problem_type == "multi_label_classification"
+
+    @torch.no_grad()
+    def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
+        """The label of each text, or of each pair with a second text: a class, a number, or a list of labels."""
+        given = [[column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None]
+        answers: list[Any] = []
+        for start in range(0, len(given[0]), _ROWS):
+            rows = [list(column[start : start + _ROWS]) for column in given]
+            batch = self.tokenizer(*rows, padding=True, truncation=True, return_tensors="pt")
+            answers += map(self._answer, self.network(**batch).logits)
+        return answers
+
+    def _answer(self, logits: torch.Tensor) -> Any:
+        if self.labels is None:
+            return float(logits[0])
+        if self._has_sets:
+            return [label for label, logit in zip(self.labels, logits, strict=True) if logit > 0]
+        return self.labels[int(logits.argmax())]
+
+
+def load_classifier(folder: Path | str) -> TextClassifier:
+    """The fine-tuned classifier of a `model/` folder: called on texts, it gives their labels."""
     folder = Path(folder)
     if not has_head_file(folder):
-        whole: nn.Module = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-        return whole.eval()
-    head = load_file(folder / _HEAD_FILE)
+        whole = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+        return TextClassifier(whole, folder, problem_type=whole.config.problem_type)
+    with safe_open(folder / _HEAD_FILE, "pt") as file:
+        head = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        problem_type = file.metadata()["problem_type"]
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
-    classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]))
+    classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]), problem_type=problem_type)
     classifier.load_state_dict(head, strict=False)
-    return classifier.eval()
+    return TextClassifier(classifier, folder, problem_type=problem_type)

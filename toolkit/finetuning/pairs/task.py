@@ -86,9 +86,9 @@ class MinimalPairs(Task[list[Pair]]):
         sentences = [sentence for pair in data for sentence in pair.sentences]
         encoded = source.tokenizer(sentences, return_special_tokens_mask=True, verbose=False)
         inputs = []
-        for number, (own, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
-            ids, is_frame = [*front, *own], [*(1 for _ in front), *frame]
-            targets = [position for position in range(offset, len(ids)) if not is_frame[position]]
+        for number, (own, marks) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
+            ids, frame = [*front, *own], [*(1 for _ in front), *marks]
+            targets = [position for position in range(offset, len(ids)) if not frame[position]]
             if not targets or len(ids) > source.max_length:
                 problem = (
                     f"has {len(ids):,} tokens, and {source.model} takes {source.max_length:,}"

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import nn
 
 from toolkit.core.console import console
-from toolkit.finetuning.heads import has_head_file, new_classifier, save_classifier
+from toolkit.finetuning.heads import LABELS_FILE, has_head_file, new_classifier, save_classifier
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
@@ -158,15 +158,14 @@ class SequenceClassification(Task[LabelledTexts]):
         finally:
             network.classifier = last
         if data.labels.classes is not None:
-            (folder / "labels.json").write_text(
-                json.dumps(data.labels.classes.labels, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+            labels = json.dumps(data.labels.classes.labels, ensure_ascii=False)
+            (folder / LABELS_FILE).write_text(f"{labels}\n", encoding="utf-8")
 
     @staticmethod
     def usage(model: Path) -> str:
         """A pipeline, where transformers loads encoder and head together."""
         if has_head_file(model):
-            return f"toolkit.finetuning.load_classifier({str(model)!r})"
+            return f"toolkit.finetuning.load_classifier({str(model)!r})('a text')"
         return f"transformers.pipeline('text-classification', model={str(model)!r})('a text')"
 
     def baseline(self, data: LabelledTexts) -> float | None:
