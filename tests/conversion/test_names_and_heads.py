@@ -94,20 +94,3 @@ def test_a_head_that_is_whole_stays(tmp_path: Path) -> None:
     report = from_hf(tmp_path / "model", tmp_path / "out", head="new")
     assert "head: the model's own, which is whole; nothing is new" in report.changes
     assert _same(_tensors(tmp_path / "plain"), _tensors(tmp_path / "out"))
-
-
-@pytest.mark.parametrize("family", ["llama 3", "smollm", "modernbert"])
-def test_a_vocabulary_that_grows_is_filled_up_to_a_multiple_of_64(family: str, tmp_path: Path) -> None:
-    """By rows like the new mask's, in embedding, head and bias; exports keep them, and the tokenizer knows none."""
-    model = save_decoder(family, tmp_path / "model")
-    report = from_hf(tmp_path / "model", tmp_path / "out")
-    assert report.settings.vocab_size == 384
-    assert open_checkpoint(tmp_path / "out").manifest.vocabulary.size == 381
-    for name in ("model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"):
-        rows = _tensors(tmp_path / "out").get(name)
-        if rows is not None:
-            assert torch.allclose(rows[380:], rows[:380].mean(0).expand_as(rows[380:]), atol=1e-6)
-            assert rows.shape[0] == 384
-    to_hf(tmp_path / "out", tmp_path / "encoder")
-    assert AutoModel.from_pretrained(tmp_path / "encoder").config.vocab_size == 384
-    assert model.config.vocab_size == 380

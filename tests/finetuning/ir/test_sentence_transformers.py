@@ -62,8 +62,8 @@ def test_without_a_step_the_vectors_are_the_originals(tmp_path, capsys, family, 
 
 def test_settings_come_before_what_is_stored(tmp_path):
     model = save_embedder(tmp_path, prompts={"query": "w1 ", "document": "w2 "})
-    ours = unchanged(str(model), tmp_path, query_prompt="w9 ", max_length=12)
-    assert (ours.prompts["query"], ours.prompts["document"], ours.max_seq_length) == ("w9 ", "w2 ", 12)
+    ours = unchanged(str(model), tmp_path, query_prompt="w9 ", max_length=8)
+    assert (ours.prompts["query"], ours.prompts["document"], ours.max_seq_length) == ("w9 ", "w2 ", 8)
 
 
 def test_what_is_left_out_is_told(tmp_path, capsys):
