@@ -108,7 +108,7 @@ class Modules:
         lowers_case: texts are lower-cased first.
         longest: tokens of a text that are read.
         prompts: what stands in front of texts, by name.
-        default_prompt: name of the one for texts of which nobody says more.
+        default_prompt: name of the prompt of texts that are neither queries nor documents.
     """
 
     longest: int

@@ -43,8 +43,7 @@ def command(
     to_hf: Annotated[bool, typer.Option("--to-hf", help="Export a Hugging Face folder.")] = False,
     from_hf: Annotated[bool, typer.Option("--from-hf", help="Import a Hugging Face model as a checkpoint.")] = False,
     form: Annotated[
-        ExportForm | None,
-        typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]"),
+        ExportForm | None, typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]")
     ] = None,
     architecture: Annotated[
         ExportArchitecture | None,
@@ -54,12 +53,10 @@ def command(
         ),
     ] = None,
     dtype: Annotated[
-        ExportDtype | None,
-        typer.Option(help=f"With --to-hf: dtype of the weights. [default: {DEFAULT_DTYPE}]"),
+        ExportDtype | None, typer.Option(help=f"With --to-hf: dtype of the weights. [default: {DEFAULT_DTYPE}]")
     ] = None,
     sentence_transformers: Annotated[
-        bool,
-        typer.Option("--sentence-transformers", help="With --to-hf: add a mean-pooling module."),
+        bool, typer.Option("--sentence-transformers", help="With --to-hf: add a mean-pooling module.")
     ] = False,
     mask_token: Annotated[
         str | None,

@@ -22,11 +22,11 @@ from toolkit.conversion.families import Described, describe
 from toolkit.conversion.folders import check_output, local_files, output_directory
 from toolkit.conversion.forms import DEFAULT_HEAD, ImportHead, choose
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
+from toolkit.conversion.stored import open_stored
 from toolkit.conversion.tokenizer import compare_ids, open_other_tokenizer, open_tokenizer, preprocess_options
 from toolkit.conversion.vocabulary import VocabularyChange, change_vocabulary
-from toolkit.conversion.weights import HubTensors, HubWeights, check_tensors, missing_head, shapes_of
+from toolkit.conversion.weights import HubTensors, HubWeights, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
-from toolkit.core.text import first_few
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings, padded_vocabulary
 from toolkit.model.families import hub_type
@@ -107,7 +107,7 @@ def from_hf(
     described = describe(folder, name)
     tensors, changes = HubTensors(described.settings, hub_type(described.family)), list(described.notes)
     with TemporaryDirectory(prefix="toolkit-import-") as place:
-        stored = _stored(folder, described, tensors, head, Path(place), changes)
+        stored = open_stored(folder, described, tensors, head, Path(place), changes)
         weights = stored.by_our_names(tensors)
         vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
         origin = {**_origin(name, folder), "family": described.family, **card_facts(folder)}
@@ -145,30 +145,6 @@ def from_hf(
         max_difference=parity.max_difference,
         max_logit=parity.max_logit,
     )
-
-
-def _stored(
-    folder: Path, described: Described, tensors: HubTensors, head: ImportHead, place: Path, changes: list[str]
-) -> HubWeights:
-    """The tensors of the class with a head; a new one is written inside `place`, and what was decided is told."""
-    stored, wrapper = HubWeights.open(folder).by_class_names(tensors)
-    if wrapper:
-        changes.append(f"names of tensors: {wrapper} in front of each is left out")
-    if described.settings.tie_word_embeddings:
-        stored = stored.with_embedding(tensors)
-    if lacking := missing_head(stored, tensors):
-        if head is ImportHead.OWN:
-            raise CheckpointError(
-                f"{folder} has no whole head: {first_few(lacking)} missing, as in a model that was saved from its bare "
-                "class or with the head of a task.\n"
-                "Make a new head with --head new, or give the language model before that."
-            )
-        stored = stored.with_new_head(tensors, place / "head.safetensors")
-        changes.append(f"head: first values for {first_few(lacking)}, to be trained")
-    elif head is ImportHead.NEW:
-        changes.append("head: the model's own, which is whole; nothing is new")
-    changes += check_tensors(stored, tensors, task_class=described.task_class)
-    return stored
 
 
 def _vocabulary(

@@ -15,7 +15,7 @@ from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
-from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.errors import CheckpointError
 from toolkit.core.settings import explain
 from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
@@ -26,7 +26,6 @@ from toolkit.model_folder import wrapper_prefix
 
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
-_ANGLES = "rotary_emb.inv_freq"
 BODY = "model."
 """What the names of all tensors but the head's begin with, in every class: its prefix."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -207,73 +206,3 @@ def settings_of(source: Checkpoint) -> ModelSettings:
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of our model, by name; a tied head has none."""
     return {name: shape_of(axes, settings) for name, axes in parameter_axes(settings).items()}
-
-
-def missing_head(weights: HubWeights, tensors: HubTensors) -> list[str]:
-    """Names of what the head lacks, in order; none of a model that lacks more than that is missing, which is raised."""
-    missing = sorted(tensors.shapes.keys() - weights.names)
-    if any(name.startswith(BODY) for name in missing):
-        others = sorted(weights.names - tensors.shapes.keys())
-        instead = f"; it holds {first_few(others)} instead" if others else ""
-        raise CheckpointError(
-            f"{weights.folder} lacks {first_few(missing)}, which its config.json requires{instead}.\n"
-            "Download the model again."
-        )
-    return missing
-
-
-def check_tensors(weights: HubWeights, tensors: HubTensors, *, task_class: str | None) -> Iterator[str]:
-    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss.
-
-    `task_class` is the class of a model with the head of a task, which is dropped.
-    """
-    settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
-    for name, shape in tensors.shapes.items():
-        if weights.shape(name) != shape:
-            raise CheckpointError(
-                f"{weights.folder}: {name} has shape {weights.shape(name)}, but its config.json describes {shape}.\n"
-                "Download the model again, or the configuration that belongs to it."
-            )
-    unknown, of_task = [], []
-    for name in others:
-        if name.endswith(_ANGLES):
-            continue
-        if name == tensors.head and settings.tie_word_embeddings:
-            _check_tied(weights, tensors)
-            yield f"{tensors.head} is stored beside {tensors.embedding}, equals it, and is left out"
-        elif name.endswith("o_proj.bias") and settings.qkv_bias:
-            _check_zero(weights, name)
-        elif task_class and not name.startswith(BODY):
-            of_task.append(name)
-        else:
-            unknown.append(name)
-    if unknown:
-        raise CheckpointError(
-            f"{weights.folder} holds {first_few(unknown)}, which a model of its config.json does not have.\n"
-            "Without them it would be another model. See whether config.json and weights belong together."
-        )
-    if of_task:
-        yield f"the head of {task_class} is left out: {first_few(of_task)}"
-    if any(name.endswith(_ANGLES) for name in weights.names):
-        yield "the stored rotary angles (inv_freq) are left out: they follow from config.json"
-    if any(name.endswith("o_proj.bias") for name in weights.names):
-        yield "the biases of o_proj are zero and are left out"
-
-
-def _check_tied(weights: HubWeights, tensors: HubTensors) -> None:
-    embedding, head = tensors.embedding, tensors.head
-    pairs = zip(weights.rows(embedding), weights.rows(head), strict=False)
-    if weights.shape(head) != weights.shape(embedding) or not all(torch.equal(one, other) for one, other in pairs):
-        raise CheckpointError(
-            f"{weights.folder}: config.json ties {head} to {embedding}, but the two differ.\n"
-            "Set tie_word_embeddings to false in config.json if the head was trained apart."
-        )
-
-
-def _check_zero(weights: HubWeights, name: str) -> None:
-    if any(bool(block.any()) for block in weights.rows(name)):
-        raise UserError(
-            f"{weights.folder}: {name} is not zero. Biases at the output of attention (attention_bias on o_proj) are a "
-            "part that this toolkit's model does not have, and without them it would be another model.\n"
-            "Take a model without them."
-        )
