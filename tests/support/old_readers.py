@@ -33,10 +33,10 @@ def check_by_old_rules(folder: Path) -> None:
         assert "id2label" not in config
     if (folder / "modules.json").exists():
         modules: Any = _read(folder / "modules.json")
-        kinds = [(module["path"], module["type"].removeprefix("sentence_transformers.models.")) for module in modules]
-        assert kinds[:2] == [("", "Transformer"), ("1_Pooling", "Pooling")]
-        assert kinds[2:] in ([], [("2_Normalize", "Normalize")])
-        assert all((folder / path).is_dir() for path, _ in kinds)
+        parts = [(module["path"], module["type"].removeprefix("sentence_transformers.models.")) for module in modules]
+        assert parts[:2] == [("", "Transformer"), ("1_Pooling", "Pooling")]
+        assert parts[2:] in ([], [("2_Normalize", "Normalize")])
+        assert all((folder / path).is_dir() for path, _ in parts)
         pooling = _read(folder / "1_Pooling/config.json")
         assert pooling["word_embedding_dimension"] == config["hidden_size"]
         assert "pooling_mode" not in pooling

@@ -92,7 +92,7 @@ def load_network(
     with model_loading(source.model):
         if source.initialization is Initialization.RANDOM:
             network: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
-            missing = set()
+            missing: set[str] = set()
         else:
             network, missing = _read_network(auto_class, source, config, device)
     _check_whole(network, missing, source)

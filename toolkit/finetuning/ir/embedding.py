@@ -6,7 +6,7 @@ Shapes: Q queries, C documents of a chunk, D width of the vectors.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,8 +43,9 @@ def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSou
         if not is_sentence_transformer_model(source.model):
             return None
         whole = SentenceTransformer(source.model, device="cpu", trust_remote_code=False)
-    longest = min(source.max_length, max_length or whole.max_seq_length or source.max_length)
-    modules = replace(modules_of(whole), longest=longest)
+    modules = modules_of(whole)
+    longest = min(source.max_length, max_length or modules.longest)
+    modules = replace(modules, longest=longest)
     lost = [type(module).__name__ for module in whole if type(module).__name__ not in _KEPT]
     if whole.similarity_fn_name not in (None, "cosine"):
         lost.append(f"comparison by {whole.similarity_fn_name} (the cosine is used)")
@@ -62,7 +63,7 @@ def modules_of(embedder: "SentenceTransformer") -> Modules:
     kept: dict[str, Any] = {type(module).__name__: module for module in embedder}
     kinds = getattr(kept.get("Pooling"), "pooling_mode", "mean")
     return Modules(
-        longest=embedder.max_seq_length,
+        longest=embedder.max_seq_length or embedder.tokenizer.model_max_length,
         pooling=(kinds,) if isinstance(kinds, str) else tuple(kinds),
         pools_prompt=getattr(kept.get("Pooling"), "include_prompt", True),
         is_normalized="Normalize" in kept,
@@ -72,7 +73,7 @@ def modules_of(embedder: "SentenceTransformer") -> Modules:
     )
 
 
-def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "SentenceTransformer":
+def new_embedder(source: EncoderSource, *, prompts: Mapping[str, str | None]) -> "SentenceTransformer":
     """An encoder with its modules, else with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
 
     Prompts, by name (`query`, `document`), stand in front of texts.

@@ -66,8 +66,8 @@ def token_in_front(source: EncoderSource, form: Form) -> int | None:
     has_one = tokenizer("a", return_special_tokens_mask=True).special_tokens_mask[:1] == [1]
     if form == "masked" or has_one or (manifest is not None and manifest.step):
         return None
-    begin, end = tokenizer.bos_token_id, tokenizer.eos_token_id
-    return end if begin is None else begin
+    found: int | None = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    return found
 
 
 def _manifest_of(source: EncoderSource) -> CheckpointManifest | None:
