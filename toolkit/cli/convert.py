@@ -68,8 +68,7 @@ def command(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKENIZER",
-            help="With --from-hf: another tokenizer for the model, as preprocess takes them. [default: its own]",
+            metavar="TOKENIZER", help="With --from-hf: another one, as preprocess takes it. [default: its own]"
         ),
     ] = None,
     head: Annotated[
