@@ -1,6 +1,6 @@
 """Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -23,9 +23,9 @@ from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
-from toolkit.experiments.encoders import check_model, export_encoder, needs_export
+from toolkit.experiments.encoders import export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
-from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, Task, get_task, open_source
+from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.source import model_loading
 from toolkit.run.folder import RunFolder, kept_checkpoints
@@ -201,14 +201,3 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     with model_loading(entry.path):
         commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
-
-
-def check_weights(entry: ModelEntry, tasks: Iterable[Task[Any]]) -> None:
-    """Find what is wrong with a model before its first cell runs: all of its cells would fail."""
-    folder = Path(entry.path)
-    if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
-        raise SettingsError(
-            f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
-            "another path."
-        )
-    check_model(entry.path, tasks)

@@ -12,11 +12,12 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
 from toolkit.execution.work import Resources, Work
+from toolkit.experiments.encoders import check_model
 from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid, make_grid
 from toolkit.experiments.grid.folder import GridFolder
-from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_models, resolve_task
+from toolkit.experiments.grid.inputs import HubAccess, resolve_models, resolve_task
 from toolkit.experiments.grid.worker import CellTask
 from toolkit.finetuning import FinetuningSettings, Keep, Task, get_task
 from toolkit.finetuning.precision import choose_autocast
@@ -125,7 +126,7 @@ class GridPlan:
             tasks.setdefault(cell.model, {})[cell.kind] = get_task(cell.kind)(self._tasks[cell.task].settings)
         for name, own in tasks.items():
             if self._hub is HubAccess.FETCHED or Path(self._models[name].entry.path).exists():
-                check_weights(self._models[name].entry, own.values())
+                check_model(self._models[name].entry.path, own.values())
 
     def _changes(self, cell: Cell) -> list[str]:
         was = self.folder.place(cell).declared
