@@ -114,7 +114,8 @@ def _read_network(
     network, report = read()
     missing, prefix = set(report["missing_keys"]), f"{network.base_model_prefix}."
     if missing and (wrapper := wrapper_prefix(report["unexpected_keys"], missing, of_class=prefix)):
-        console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
+        if device is None:
+            console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
         network, report = read(key_mapping={f"^{re.escape(wrapper)}": ""})
         missing = set(report["missing_keys"])
     return network, missing
