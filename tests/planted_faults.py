@@ -234,6 +234,27 @@ FAULTS = (
         tests=("tests/finetuning/test_model_folders.py",),
     ),
     Fault(
+        name="in and out: what a wrapper put in front of names stays there",
+        path="toolkit/conversion/weights.py",
+        old="own = name.removeprefix(wrapper)",
+        new="own = name",
+        tests=("tests/conversion/test_names_and_heads.py",),
+    ),
+    Fault(
+        name="in and out: a SentenceTransformer is pooled by the mean whatever it was",
+        path="toolkit/finetuning/ir/embedding.py",
+        old="pooling=(kinds,) if isinstance(kinds, str) else tuple(kinds),",
+        new='pooling=("mean",),',
+        tests=("tests/finetuning/ir/test_sentence_transformers.py",),
+    ),
+    Fault(
+        name="in and out: what was trained here gets a token in front that it never saw",
+        path="toolkit/finetuning/pairs/likelihood.py",
+        old="or has_one or (manifest is not None and manifest.step):",
+        new="or has_one:",
+        tests=("tests/finetuning/pairs/test_pairs.py",),
+    ),
+    Fault(
         name="pairs: the frame of a text is scored",
         path="toolkit/finetuning/pairs/task.py",
         old="if not frame[position]]",

@@ -1,16 +1,18 @@
-"""Model folders for others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
+"""Model folders of others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
 
 The one writer of exports and of fine-tuned models. Everything is in forms that readers of transformers 4 and of
 sentence-transformers 2 know; the newest libraries write forms that such readers refuse, or read as something else.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import toolkit
+from toolkit.core.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +21,15 @@ Library = Literal["transformers", "sentence-transformers"]
 CONFIG_FILE, CARD_FILE = "config.json", "README.md"
 _TOKENIZER, _TOKENIZER_CONFIG, _POOLING = "tokenizer.json", "tokenizer_config.json", "1_Pooling"
 _LIBRARY = "sentence_transformers.models"
+_NEW_KINDS = ("pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken")
+_KINDS_OF_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    **dict(zip(_NEW_KINDS, ("weightedmean", "lasttoken"), strict=True)),
+}
+"""By the keys of a folder, of which old readers do not know the new ones."""
 
 
 def add_old_keys(folder: Path) -> None:
@@ -86,29 +97,53 @@ def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
     )
 
 
-def write_modules(folder: Path, *, width: int, longest: int, prompts: Mapping[str, str | None]) -> None:
-    """Write the files of sentence-transformers: the encoder, then the mean over all tokens; compared by the cosine.
+@dataclass(frozen=True)
+class Modules:
+    """What sentence-transformers makes of an encoder's hidden states, and of texts before.
 
-    `longest` tokens of a text are read; `prompts`, by name, stand in front of texts.
+    Attributes:
+        pooling: kinds, as the library calls them; vectors of several stand behind one another.
+        pools_prompt: whether the tokens of a prompt are pooled too.
+        is_normalized: vectors have length 1.
+        lowers_case: texts are lower-cased first.
+        longest: tokens of a text that are read.
+        prompts: what stands in front of texts, by name.
+        default_prompt: name of the prompt of texts that are neither queries nor documents.
     """
-    names = (("", "Transformer"), (_POOLING, "Pooling"))
-    modules = [
+
+    longest: int
+    pooling: tuple[str, ...] = ("mean",)
+    pools_prompt: bool = True
+    is_normalized: bool = False
+    lowers_case: bool = False
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    default_prompt: str | None = None
+
+
+def write_modules(folder: Path, modules: Modules, *, width: int) -> None:
+    """Write the files of sentence-transformers for an encoder; vectors are compared by the cosine."""
+    names = [("", "Transformer"), (_POOLING, "Pooling"), *([("2_Normalize", "Normalize")] * modules.is_normalized)]
+    listed = [
         {"idx": index, "name": str(index), "path": path, "type": f"{_LIBRARY}.{name}"}
         for index, (path, name) in enumerate(names)
     ]
-    whole = {"prompts": dict(prompts), "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    whole = {
+        "prompts": dict(modules.prompts),
+        "default_prompt_name": modules.default_prompt,
+        "similarity_fn_name": "cosine",
+    }
+    # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
+    kinds = {key: kind in modules.pooling for key, kind in _KINDS_OF_POOLING.items()}
     pooling = {
         "word_embedding_dimension": width,
-        # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
-        "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-        "include_prompt": True,
+        **{key: is_used for key, is_used in kinds.items() if is_used or key not in _NEW_KINDS},
+        "include_prompt": modules.pools_prompt,
     }
-    (folder / _POOLING).mkdir()
-    write_json(folder / "modules.json", modules)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    for path, _ in names[1:]:
+        (folder / path).mkdir()
+    write_json(folder / "modules.json", listed)
+    longest = {"max_seq_length": modules.longest, "do_lower_case": modules.lowers_case}
+    write_json(folder / "sentence_bert_config.json", longest)
     write_json(folder / "config_sentence_transformers.json", whole)
     write_json(folder / _POOLING / CONFIG_FILE, pooling)
 
@@ -162,6 +197,32 @@ def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:
     """A table of a card."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def check_not_adapter(folder: Path) -> None:
+    """Raise for an adapter of PEFT, which is a model only together with the one that it was trained on."""
+    path = folder / "adapter_config.json"
+    if path.is_file() and not any(folder.glob("model*.safetensors")):
+        base = read_json(path).get("base_model_name_or_path") or "its base model"
+        raise UserError(
+            f"{folder} is a PEFT adapter of {base} (adapter_config.json), not a whole model.\nMerge it first: "
+            f"PeftModel.from_pretrained(BASE, {str(folder)!r}).merge_and_unload().save_pretrained(FOLDER), with BASE "
+            "loaded in transformers; save its tokenizer there too, and give that folder."
+        )
+
+
+def wrapper_prefix(names: Collection[str], expected: Iterable[str], *, of_class: str) -> str:
+    """What a wrapper put in front of all names of tensors, such as `_orig_mod.` or `module.`; usually nothing.
+
+    Names are `expected` with the class's own prefix, `of_class`, or without it: a folder of the bare class has none.
+    """
+    known, first = {name.removeprefix(of_class) for name in expected}, min(names, default="")
+    prefixes = ["", *(first[: place + 1] for place, sign in enumerate(first) if sign == ".")]
+
+    def num_known(prefix: str) -> int:
+        return sum(name.removeprefix(prefix).removeprefix(of_class) in known for name in names)
+
+    return max(prefixes, key=num_known)
 
 
 def write_json(path: Path, content: object) -> None:

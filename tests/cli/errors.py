@@ -605,6 +605,7 @@ _EXPORTS = (
     _export("{checkpoint}", "hf", found=("hf cannot be written",), remedy="Free space", under="full disk"),
     _export("{checkpoint}", "hf", "--from-hf", found=("exactly one of --to-hf and --from-hf",), remedy="--to-hf CHECK"),
     _export("{checkpoint}", "hf", "--mask-token", "auto", found=("applies to --from-hf",), remedy="Remove it"),
+    _export("{checkpoint}", "hf", "--head", "new", found=("--head applies to --from-hf",), remedy="Remove it"),
     _export("{checkpoint}", "hf", "--tokenizer", "x", found=("--tokenizer applies to --from-hf",), remedy="Remove it"),
     _export("{checkpoint}", "hf", "--form", "x", found=("'x'",), remedy="'bidirectional', 'causal'"),
     _export(
@@ -638,6 +639,8 @@ _IMPORTS = (
     _import("{broken_config}", "hf", found=("config.json cannot be read as JSON",), remedy=_FETCH),
     _import("{list_config}", "hf", found=("expected a JSON object, got a list",), remedy=_FETCH),
     _import("{no_weights}", "hf", found=("{no_weights} has no model.safetensors",), remedy="save_pretrained"),
+    _import("{headless}", "hf", found=("no whole head: lm_head.weight missing",), remedy="Make a new head with --head"),
+    _import("{adapter}", "hf", found=("{adapter} is a PEFT adapter of org/base",), remedy="merge_and_unload()"),
     _import("{pickled}", "hf", found=("pytorch_model.bin, a pickle",), remedy="save_pretrained"),
     _import("{cut_weights}", "hf", found=("is cut off",), remedy=_FETCH),
     _import("{no_norm}", "hf", found=("lacks model.norm.weight",), remedy=_FETCH),
@@ -716,6 +719,7 @@ _FINETUNED = (
         )
     ),
     _finetune("qa", "{checkpoint}", "--label-type", "set", found=("--label-type",), remedy="Leave it out"),
+    _finetune("sc", "{adapter}", found=("{adapter} is a PEFT adapter of org/base",), remedy="merge_and_unload()"),
     _finetune("ir", "{checkpoint}", "--set", "micro_rows=8", found=("micro_rows does not split",), remedy="chunk_rows"),
     *(
         _finetune("qa", "{checkpoint}", "--train", file, found=found, remedy=remedy)
@@ -759,6 +763,11 @@ _SCORES = (
         "both",
         found=("--form", "got both"),
         remedy="'causal' or 'masked'",
+    ),
+    _score(
+        *("{headless}", "--pairs", "{table}"),
+        found=("{headless} has no head that predicts tokens (lm_head.weight missing)",),
+        remedy="Use the language model that it was made from",
     ),
     Case(("finetune", "pairs", "{checkpoint}", "--output", "out"), ("pairs trains nothing",), "toolkit score"),
 )

@@ -419,6 +419,11 @@ def _configure(folder: Path, **changes: object) -> None:
 _NORM = "model.norm.weight"
 _DECODERS: dict[str, Callable[[Path], object]] = {
     "no_weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "headless": lambda folder: edit_tensors(folder, lambda held: held.pop(HEAD)),
+    "adapter": lambda folder: (
+        (folder / "model.safetensors").rename(folder / "adapter_model.safetensors"),
+        edit_json(folder / "adapter_config.json", base_model_name_or_path="org/base"),
+    ),
     "pickled": lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
     "cut_weights": lambda folder: _shorten(folder / "model.safetensors"),
     "experts": lambda folder: _configure(folder, num_local_experts=8),

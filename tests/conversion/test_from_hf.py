@@ -159,7 +159,7 @@ def test_half_precision_is_read(tmp_path: Path) -> None:
     model = save_decoder("llama 3", tmp_path / "model").to(torch.bfloat16)  # type: ignore[arg-type]
     model.save_pretrained(tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "out")
-    weight = open_checkpoint(tmp_path / "out").weight("lm_head.weight")[:-1]
+    weight = open_checkpoint(tmp_path / "out").weight("lm_head.weight")[:TOKENS]
     assert torch.equal(weight, model.lm_head.weight.detach().float())
 
 
@@ -178,16 +178,23 @@ def test_the_result_is_a_checkpoint_and_a_tokenizer(tmp_path: Path) -> None:
 class TestMaskToken:
     """The embedding of a new mask token is a mean; every other number stays."""
 
-    def test_a_new_entry_at_the_end(self, tmp_path: Path) -> None:
-        model = save_decoder("llama 3", tmp_path / "model")
+    @pytest.mark.parametrize("family", ["llama 3", "smollm", "modernbert"])
+    def test_new_entries_at_the_end_make_a_multiple_of_64(self, family: str, tmp_path: Path) -> None:
+        """In embedding, head and bias alike; exports keep them, and the tokenizer knows the first alone."""
+        model = save_decoder(family, tmp_path / "model")
         report = from_hf(tmp_path / "model", tmp_path / "out", mask_token="mean")
         checkpoint = open_checkpoint(tmp_path / "out")
-        assert report.settings.vocab_size == TOKENS + 1
-        for name in ("model.embed_tokens.weight", "lm_head.weight"):
-            before, after = model.get_parameter(name).detach(), checkpoint.weight(name)
-            assert torch.equal(after[:-1], before)
-            torch.testing.assert_close(after[-1], before.mean(0))
-        assert any("the vocabulary has 381 entries now" in change for change in report.changes)
+        assert (report.settings.vocab_size, checkpoint.manifest.vocabulary.size) == (384, TOKENS + 1)
+        theirs = {"lm_head.bias": "decoder.bias"} | (
+            {"model.embed_tokens.weight": "model.embeddings.tok_embeddings.weight"} if family == "modernbert" else {}
+        )
+        for name in {"model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"} & set(checkpoint.names):
+            before, after = model.get_parameter(theirs.get(name, name)).detach(), checkpoint.weight(name)
+            assert torch.equal(after[:TOKENS], before)
+            torch.testing.assert_close(after[TOKENS:], before.mean(0).expand_as(after[TOKENS:]))
+        assert any("the vocabulary has 384 entries now, padding included" in change for change in report.changes)
+        to_hf(tmp_path / "out", tmp_path / "encoder")
+        assert AutoModel.from_pretrained(tmp_path / "encoder").config.vocab_size == 384
 
     def test_a_padding_entry_and_the_head_stays(self, tmp_path: Path) -> None:
         model = save_decoder("qwen3", tmp_path / "model")

@@ -72,6 +72,7 @@ _OTHERS_OPTIONS = {
     "--isolation",
     "--toy",
 }
+_FAMILIES: dict[str, dict[str, Any]] = {"eurobert": {}, "modernbert": MODEL_OPTIONS["modernbert"]}
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
 _ANSWERED = {"id": "1", "question": "Who counts?", "answers": [{"text": "The old miller", "answer_start": 0}]}
 _QUESTIONS = {"data": [{"paragraphs": [{"context": "The old miller counts.", "qas": [_ANSWERED]}]}]}
@@ -209,24 +210,19 @@ def test_json_examples_are_what_they_show() -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that the Python snippets name: a corpus, a run, its encoder, labelled files."""
+def workplace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that the Python snippets name: a corpus, a run of a family, its encoder, labelled files."""
     folder = tmp_path_factory.mktemp("workplace")
     text, tokenizer = folder / "text.jsonl", tiny_tokenizer(folder / "tokenizer")
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in sample_documents(200)))
     preprocess([str(text)], folder / "data/corpus", settings=PreprocessSettings(tokenizer=str(tokenizer)))
-    settings = model_settings("test", vocab_size=384)
+    settings = model_settings("test", vocab_size=384, **_FAMILIES[request.param])
     encoder = Encoder(settings)
     initialize_(encoder, seed=0)
     states = model_states(encoder)
     write_checkpoint(folder / "runs/first/checkpoints", 20, states=states, tokenizer_folder=tokenizer, model=settings)
     to_hf(folder / "runs/first", folder / "hf-encoder", form="bidirectional", dtype="fp32")
-    modernbert = model_settings("test", vocab_size=384, **MODEL_OPTIONS["modernbert"])
-    encoder = Encoder(modernbert)
-    initialize_(encoder, seed=0)
-    run, states = folder / "runs/detour", model_states(encoder)
-    write_checkpoint(run / "checkpoints", 20, states=states, tokenizer_folder=tokenizer, model=modernbert)
-    to_hf(run, folder / "my-embedder", sentence_transformers=True)
+    to_hf(folder / "runs/first", folder / "my-embedder", sentence_transformers=True)
     for name in ("train.tsv", "test.tsv"):
         (folder / name).write_text(_LABELLED)
     collection = word_collection(folder / "scifact", num_documents=12, num_queries=9)
@@ -248,7 +244,18 @@ def _run(code: list[str], folder: Path) -> None:
     assert ended.code == 0, ended.output
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.snippets("python")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    ("workplace", "page"),
+    [
+        pytest.param(family, page, id=f"{family}-{page.name}")
+        for family in _FAMILIES
+        for page in PAGES
+        if (snippets := page.snippets("python"))
+        # What names no model is the same for each.
+        if family == "eurobert" or any(re.search("hf-|my-|runs/", snippet.text) for snippet in snippets)
+    ],
+    indirect=["workplace"],
+)
 def test_python_snippets_run(page: Page, workplace: Path) -> None:
     """Those of a page one after another, in one process of their own."""
     stem = page.path.stem.replace("-", "_")

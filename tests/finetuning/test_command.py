@@ -5,8 +5,10 @@ import sys
 
 import pytest
 import torch
+import transformers
 from transformers import AutoModel
 
+import toolkit.finetuning
 from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
 from tests.support.packages import lay_down_entry_points
@@ -28,8 +30,9 @@ def data(tmp_path):
     return path
 
 
-def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data):
-    model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "deep" / "out"
+@pytest.mark.parametrize("family", ["eurobert", "modernbert", "bert"])
+def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data, family):
+    model, output = save_encoder(family, tmp_path / "model"), tmp_path / "deep" / "out"
     code, printed = run(
         monkeypatch, capsys, "sc", model, "--train", data, "--validation", data, "--test", data, "--output", output,
         "--lr", "1e-3", "--seed", 7, "--steps", 2, "--text-columns", "sentence", "--label-column", "stars",
@@ -41,9 +44,16 @@ def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data):
     assert result["majority"] == pytest.approx(2 / 3)
     labels = [json.loads(line)["label"] for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert labels == ["1", "0", "1"]
-    assert printed.out.splitlines()[-1] == (
-        f"use the model in Python: transformers.pipeline('text-classification', model='{output / 'model'}')('a text')"
+    use = printed.out.splitlines()[-1].removeprefix("use the model in Python: ")
+    folder = f"'{output / 'model'}'"
+    made = (
+        "toolkit.finetuning.load_classifier("
+        if family == "bert"
+        else "transformers.pipeline('text-classification', model="
     )
+    assert use == f"{made}{folder})('a text')"
+    (answer,) = eval(use, {"toolkit": toolkit, "transformers": transformers})
+    assert (answer if family == "bert" else answer["label"]) in ("0", "1")
     assert ["test", *(f"{result['test'][metric]:.4f}" for metric in ("accuracy", "f1_macro", "mcc"))] in [
         line.split() for line in printed.out.splitlines()
     ]

@@ -3,7 +3,16 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BartConfig, BartModel, LlamaConfig, ViTConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BartConfig,
+    BartModel,
+    LlamaConfig,
+    ViTConfig,
+)
 
 from tests.support.hf_encoders import CLS, EOS, PAD, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
@@ -113,6 +122,24 @@ def test_missing_weights_are_counted(tmp_path):
     settings = SequenceClassificationSettings(steps=1)
     with pytest.raises(UserError, match=r"1 weight of the encoder missing .*encoder\.layer\.1\.output\.dense\.weight"):
         finetune("sc", folder, train=rows, test=rows, output=tmp_path / "out", settings=settings)
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod.", "module._orig_mod."])
+@pytest.mark.parametrize("family", ["eurobert", "bert", "modernbert"])
+def test_what_a_wrapper_put_in_front_of_names_is_left_out_and_told(tmp_path, capsys, family, wrapper):
+    folder = save_encoder(family, tmp_path / family)
+    whole = {auto: load_network(auto, open_source(str(folder))) for auto in (AutoModel, AutoModelForMaskedLM)}
+    weights = load_file(folder / "model.safetensors")
+    wrapped = {f"{wrapper}{name}": tensor for name, tensor in weights.items()}
+    save_file(wrapped, folder / "model.safetensors", metadata={"format": "pt"})
+    for auto, network in whole.items():
+        found = load_network(auto, open_source(str(folder))).state_dict()
+        assert all(
+            torch.equal(found[name], tensor) for name, tensor in network.state_dict().items() if "pooler" not in name
+        )
+        assert f"{wrapper} in front of the names of its weights is left out" in " ".join(
+            capsys.readouterr().out.split()
+        )
 
 
 @pytest.mark.parametrize(("family", "longest"), [("eurobert", 34), ("bert", 34), ("roberta", 33), ("modernbert", 34)])

@@ -102,5 +102,13 @@ def test_runs_of_several_versions_are_told(tmp_path: Path, capsys: pytest.Captur
     makers = [{"toolkit": "0.1.0", "dtype": "fp32"}, {"toolkit": "0.2.0", "dtype": "fp32"}, None]
     rows = [row("a", "sst2", seed, 0.8, made_by=maker) for seed, maker in enumerate(makers)]
     output = write_report([write_finished_grid(tmp_path, rows)])
-    assert "runs were made by 3 combinations" in " ".join(capsys.readouterr().out.split())
+    assert "runs of one task were made by 3 combinations" in " ".join(capsys.readouterr().out.split())
     assert "toolkit 0.2.0, dtype fp32" in (output / "report.html").read_text()
+
+
+def test_a_task_of_another_dtype_is_no_alarm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Minimal pairs are fp32 on a machine that trains in bf16."""
+    makers = {"sst2": {"toolkit": "0.1.0", "dtype": "bf16"}, "blimp": {"toolkit": "0.1.0", "dtype": "fp32"}}
+    rows = [row("a", task, 0, 0.8, made_by=maker) for task, maker in makers.items()]
+    write_report([write_finished_grid(tmp_path, rows)])
+    assert "combinations" not in capsys.readouterr().out

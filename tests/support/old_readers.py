@@ -33,15 +33,14 @@ def check_by_old_rules(folder: Path) -> None:
         assert "id2label" not in config
     if (folder / "modules.json").exists():
         modules: Any = _read(folder / "modules.json")
-        assert [(module["path"], module["type"]) for module in modules] == [
-            ("", "sentence_transformers.models.Transformer"),
-            ("1_Pooling", "sentence_transformers.models.Pooling"),
-        ]
+        parts = [(module["path"], module["type"].removeprefix("sentence_transformers.models.")) for module in modules]
+        assert parts[:2] == [("", "Transformer"), ("1_Pooling", "Pooling")]
+        assert parts[2:] in ([], [("2_Normalize", "Normalize")])
+        assert all((folder / path).is_dir() for path, _ in parts)
         pooling = _read(folder / "1_Pooling/config.json")
         assert pooling["word_embedding_dimension"] == config["hidden_size"]
-        assert [key for key, value in pooling.items() if key.startswith("pooling_mode") and value is True] == [
-            "pooling_mode_mean_tokens"
-        ]
+        assert "pooling_mode" not in pooling
+        assert any(value is True for key, value in pooling.items() if key.startswith("pooling_mode_"))
         assert _read(folder / "sentence_bert_config.json")["max_seq_length"] <= tokenizer["model_max_length"]
 
 

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.conversion.forms import DEFAULT_DTYPE, DEFAULT_FORM, ExportArchitecture, ExportDtype, ExportForm
+from toolkit.conversion.forms import (
+    DEFAULT_DTYPE,
+    DEFAULT_FORM,
+    DEFAULT_HEAD,
+    ExportArchitecture,
+    ExportDtype,
+    ExportForm,
+    ImportHead,
+)
 from toolkit.core.errors import UserError
 from toolkit.core.text import terminal_safe
 
@@ -17,6 +25,7 @@ EXAMPLES = (
     "toolkit convert --to-hf runs/mine hf-served --architecture llama --sentence-transformers",
     "toolkit convert --to-hf runs/mine/checkpoints/step-00001000 hf-decoder --form causal",
     "toolkit convert --from-hf Qwen/Qwen3-0.6B-Base checkpoints/qwen3",
+    "toolkit convert --from-hf runs/scifact/model checkpoints/embedder --head new",
     "toolkit convert --from-hf answerdotai/ModernBERT-base checkpoints/medical --tokenizer tokenizers/medical",
 )
 
@@ -34,8 +43,7 @@ def command(
     to_hf: Annotated[bool, typer.Option("--to-hf", help="Export a Hugging Face folder.")] = False,
     from_hf: Annotated[bool, typer.Option("--from-hf", help="Import a Hugging Face model as a checkpoint.")] = False,
     form: Annotated[
-        ExportForm | None,
-        typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]"),
+        ExportForm | None, typer.Option(help=f"With --to-hf: encoder or decoder. [default: {DEFAULT_FORM}]")
     ] = None,
     architecture: Annotated[
         ExportArchitecture | None,
@@ -45,12 +53,10 @@ def command(
         ),
     ] = None,
     dtype: Annotated[
-        ExportDtype | None,
-        typer.Option(help=f"With --to-hf: dtype of the weights. [default: {DEFAULT_DTYPE}]"),
+        ExportDtype | None, typer.Option(help=f"With --to-hf: dtype of the weights. [default: {DEFAULT_DTYPE}]")
     ] = None,
     sentence_transformers: Annotated[
-        bool,
-        typer.Option("--sentence-transformers", help="With --to-hf: add a mean-pooling module."),
+        bool, typer.Option("--sentence-transformers", help="With --to-hf: add a mean-pooling module.")
     ] = False,
     mask_token: Annotated[
         str | None,
@@ -62,9 +68,12 @@ def command(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKENIZER",
-            help="With --from-hf: another tokenizer for the model, as preprocess takes them. [default: its own]",
+            metavar="TOKENIZER", help="With --from-hf: another one, as preprocess takes it. [default: its own]"
         ),
+    ] = None,
+    head: Annotated[
+        ImportHead | None,
+        typer.Option(help=f"With --from-hf: new makes what the model's head lacks. [default: {DEFAULT_HEAD}]"),
     ] = None,
 ) -> None:
     """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""
@@ -74,14 +83,14 @@ def command(
             "or toolkit convert --from-hf MODEL OUT."
         )
     if to_hf:
-        if mask_token is not None or tokenizer is not None:
-            given = "--tokenizer" if mask_token is None else "--mask-token"
-            raise UserError(f"{given} applies to --from-hf only: a checkpoint has its tokenizer already. Remove it.")
+        for option, given in (("--mask-token", mask_token), ("--tokenizer", tokenizer), ("--head", head)):
+            if given is not None:
+                raise UserError(f"{option} applies to --from-hf only: a checkpoint is whole already. Remove it.")
         _export(source, out, form or DEFAULT_FORM, architecture, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if sentence_transformers or any(given is not None for given in (form, architecture, dtype)):
         raise UserError("--form, --architecture, --dtype, --sentence-transformers apply to --to-hf only. Remove them.")
-    _import(source, out, mask_token, tokenizer)
+    _import(source, out, mask_token, tokenizer, head or DEFAULT_HEAD)
 
 
 def _export(
@@ -105,13 +114,13 @@ def _export(
     print(f"wrote {report.out}: {', '.join(report.files)}")
 
 
-def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None) -> None:
+def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None, head: ImportHead) -> None:
     from toolkit.conversion import from_hf
     from toolkit.conversion.importing import DEFAULT_MASK_TOKEN
     from toolkit.core.text import quoted
 
     policy = DEFAULT_MASK_TOKEN if mask_token is None else mask_token
-    report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer)
+    report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer, head=head)
     print(f"{report.model} ({report.family}, {report.num_parameters:,} parameters) as a checkpoint:")
     for change in report.changes:
         print(terminal_safe(f"  {change}"))

@@ -30,7 +30,8 @@ def command(
     from toolkit.workflows.finetune import finetune
 
     result = finetune("pairs", model, test=pairs, output=output, settings=settings)
-    table = columns("", f"{result.pairs:,} pairs, {result.form}", "accuracy")
+    front = "" if result.front is None else f", {result.front} in front"
+    table = columns("", f"{result.pairs:,} pairs, {result.form}{front}", "accuracy")
     for metric, score in result.test.items():
         table.add_row("all" if metric == result.metric else metric.removeprefix("accuracy_"), f"{score:.4f}")
     console().print(table)

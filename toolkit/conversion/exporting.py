@@ -6,13 +6,11 @@ Weights pass through one tensor at a time, so that a model larger than memory co
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import partial
 from itertools import chain
 from math import prod
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -29,23 +27,22 @@ from toolkit.conversion.forms import (
     ExportArchitecture,
     ExportDtype,
     ExportForm,
+    choose,
     configuration,
     exported_pad_id,
     hub_form,
 )
 from toolkit.conversion.parity import NativeModel, Parity, compare_logits, open_native, open_stock
-from toolkit.conversion.weights import HubTensors, settings_of
+from toolkit.conversion.weights import BODY, HubTensors, settings_of
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import hub_type
-from toolkit.model.parameters import HEAD
-from toolkit.model_folder import CARD_FILE, Library, add_old_keys, write_json, write_modules
+from toolkit.model_folder import CARD_FILE, Library, Modules, add_old_keys, write_json, write_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _LARGEST_FILE = 5_000_000_000
-_Word = TypeVar("_Word", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ def to_hf(
         CheckpointError: the checkpoint is missing or damaged, or does not fit the form.
         ToolkitError: the written model computes something else. Nothing is left at `out`.
     """
-    out, form, dtype = Path(out), _member(ExportForm, form), _member(ExportDtype, dtype)
-    architecture = None if architecture is None else _member(ExportArchitecture, architecture)
+    out, form, dtype = Path(out), choose(ExportForm, form), choose(ExportDtype, dtype)
+    architecture = None if architecture is None else choose(ExportArchitecture, architecture)
     if sentence_transformers and form is ExportForm.CAUSAL:
         raise UserError(
             "--sentence-transformers adds modules to an encoder, and --form causal writes a decoder. Leave one of "
@@ -118,8 +115,8 @@ def to_hf(
     hub = hub_form(settings, form, architecture)
     config = configuration(hub, form, settings, vocabulary=vocabulary, dtype=dtype)
     tensors = HubTensors(settings, hub_type(hub.model_type))
-    # A tied head is the embedding, so a folder without it does not exist.
-    left_out = frozenset({tensors.head} if sentence_transformers and not settings.tie_word_embeddings else ())
+    # A tied matrix is the embedding: what remains of such a head, if anything, is the rest of it.
+    left_out = frozenset(name for name in tensors.shapes if sentence_transformers and not name.startswith(BODY))
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
         _write_config(folder, config, form)
@@ -129,11 +126,11 @@ def to_hf(
         if sentence_transformers:
             row_length = source.manifest.table("data").get("sequence_length")
             longest = min(row_length, longest) if isinstance(row_length, int) else longest
-            write_modules(folder, width=settings.hidden_size, longest=longest, prompts={})
+            write_modules(folder, Modules(longest), width=settings.hidden_size)
         named = {"name": out.name, "architecture": hub.class_name}
         card = model_card(source.manifest, form, **named, library=library, left_out=left_out)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
-        parity = _compare(folder, native, form, pad_id=vocabulary.pad_id, left_out=left_out)
+        parity = _compare(folder, native, form, tensors, pad_id=vocabulary.pad_id, left_out=left_out)
         if not parity.is_within_tolerance:
             raise ToolkitError(
                 f"converting {source.path} to {form} {dtype}: the logits of the written model differ from ours by "
@@ -155,7 +152,15 @@ def to_hf(
     )
 
 
-def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int, left_out: frozenset[str]) -> Parity:
+def _compare(
+    folder: Path,
+    native: NativeModel,
+    form: ExportForm,
+    tensors: HubTensors,
+    *,
+    pad_id: int,
+    left_out: frozenset[str],
+) -> Parity:
     """Compare the written folder with the checkpoint; it has to load without anything missing or left over.
 
     A head that was left out is ours: what is compared then is the encoder. A decoder's class is bidirectional by its
@@ -166,8 +171,13 @@ def _compare(folder: Path, native: NativeModel, form: ExportForm, *, pad_id: int
         stock = open_stock(folder, tokenizer=folder, name="the exported model")
     except UserError as error:
         raise ToolkitError(str(error)) from error
-    if stock.problems == {"missing_keys": sorted(left_out)}:
-        stock = replace(stock, problems={}, head=partial(native.read, HEAD))
+    if left_out and stock.problems == {"missing_keys": sorted(left_out)}:
+        written = stock.read
+
+        def read(name: str, dtype: torch.dtype) -> Tensor:
+            return native.read(*tensors.parts[name]).to(dtype) if name in left_out else written(name, dtype)
+
+        stock = replace(stock, problems={}, read=read)
     if stock.problems:
         raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
     found, config = [], stock.model.config
@@ -244,10 +254,3 @@ def _notes(
     if settings.qkv_bias:
         notes.append("attention_bias: true; the class has biases at the output of attention too, which are zero")
     return tuple(notes)
-
-
-def _member(kind: type[_Word], value: str) -> _Word:
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise UserError(f"unknown value {value!r}. Choose one of: {', '.join(kind)}.") from error

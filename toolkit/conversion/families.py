@@ -19,10 +19,12 @@ from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import HUB_TYPES, SHARED_FIELDS, hub_type
+from toolkit.model_folder import check_not_adapter
 
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
 _SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale")
+_TASKS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _REMEDY = "Download the model again, or repair the file."
 
 
@@ -44,6 +46,8 @@ class Described:
     """Ids that end a text in `generation_config.json`."""
     mask_id: int | None
     """The one that `config.json` gives."""
+    task_class: str | None
+    """The class that `config.json` names, where its head is that of a task."""
     notes: tuple[str, ...]
     """What was read and does not matter."""
 
@@ -77,6 +81,7 @@ def describe(folder: Path, name: str) -> Described:
         eos_ids=_ids(raw, "eos"),
         generation_ends=_generation_ends(folder),
         mask_id=next(iter(_ids(raw, "mask")), None),
+        task_class=next((each for each in map(str, raw.get("architectures") or ()) if each.endswith(_TASKS)), None),
         notes=tuple(notes),
     )
 
@@ -123,6 +128,7 @@ def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     path = folder / "config.json"
+    check_not_adapter(folder)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -14,6 +14,7 @@ from toolkit.core.text import home_hint
 
 _FILES = [
     "README.md",
+    "adapter_config.json",
     "config.json",
     "generation_config.json",
     "model*.safetensors",

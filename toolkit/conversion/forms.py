@@ -1,9 +1,10 @@
-"""Export forms (bidirectional, causal), their architectures, and the Hugging Face configuration of each; which class
-and which values a family has: `toolkit.model.families`.
+"""Heads of imports; forms of exports (bidirectional, causal), their architectures, and the configuration of each.
+
+Which class and which values a family has: `toolkit.model.families`.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
@@ -13,6 +14,9 @@ from toolkit.model.families import SHARED_FIELDS, HubForm, family_of
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
+
+
+_Word = TypeVar("_Word", bound=StrEnum)
 
 
 class ExportForm(StrEnum):
@@ -27,6 +31,15 @@ class ExportForm(StrEnum):
     def attention(self) -> AttentionKind:
         """The attention kind that the exported class computes."""
         return AttentionKind(self.value)
+
+
+class ImportHead(StrEnum):
+    """Head of an imported model."""
+
+    OWN = "own"
+    """The model's; one that has none is refused."""
+    NEW = "new"
+    """First values for whatever the model's own head lacks."""
 
 
 class ExportArchitecture(StrEnum):
@@ -57,8 +70,17 @@ class ExportDtype(StrEnum):
         return torch.float32 if self is ExportDtype.FP32 else torch.bfloat16
 
 
+DEFAULT_HEAD = ImportHead.OWN
 DEFAULT_FORM = ExportForm.BIDIRECTIONAL
 DEFAULT_DTYPE = ExportDtype.FP32
+
+
+def choose(kind: type[_Word], value: str) -> _Word:
+    """The member of an enumeration that a value names."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UserError(f"unknown value {value!r}. Choose one of: {', '.join(kind)}.") from error
 
 
 def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArchitecture | None) -> HubForm:

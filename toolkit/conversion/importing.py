@@ -5,7 +5,7 @@ destination, compared with the model in transformers on real text, and renamed. 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,13 +20,15 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.checkpoint.write import write_weights_only
 from toolkit.conversion.families import Described, describe
 from toolkit.conversion.folders import check_output, local_files, output_directory
+from toolkit.conversion.forms import DEFAULT_HEAD, ImportHead, choose
 from toolkit.conversion.parity import Parity, compare_logits, open_native, open_stock
+from toolkit.conversion.stored import open_stored
 from toolkit.conversion.tokenizer import compare_ids, open_other_tokenizer, open_tokenizer, preprocess_options
 from toolkit.conversion.vocabulary import VocabularyChange, change_vocabulary
-from toolkit.conversion.weights import HubTensors, HubWeights, check_tensors, shapes_of
+from toolkit.conversion.weights import HubTensors, HubWeights, shapes_of
 from toolkit.core.errors import CheckpointError, ToolkitError
 from toolkit.core.types import Vocabulary
-from toolkit.model.config import ModelSettings
+from toolkit.model.config import ModelSettings, padded_vocabulary
 from toolkit.model.families import hub_type
 from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 from toolkit.model_folder import card_facts
@@ -79,6 +81,7 @@ def from_hf(
     *,
     mask_token: str = DEFAULT_MASK_TOKEN,
     tokenizer: Path | str | None = None,
+    head: ImportHead | str = DEFAULT_HEAD,
 ) -> ImportReport:
     """Make a checkpoint of a Hugging Face model, and check its logits against the model in transformers.
 
@@ -89,6 +92,8 @@ def from_hf(
             the vocabulary), `mean` (one id more, whose embedding is the mean of all others), `id:N`, `token:TEXT`.
         tokenizer: another one for the model, of any kind that `tokenization.load` takes; None keeps the model's own.
             Pieces that both have keep their rows, new ones get the mean of the rows of the old pieces that spell them.
+        head: `new` gives first values to what the head of the model lacks, as that of a sentence encoder or a
+            classifier does; `own` refuses such a model.
 
     Raises:
         UserError: the model has a part that ours has not, or `out` cannot be written.
@@ -96,17 +101,14 @@ def from_hf(
         tokenization.TokenizationError: a tokenizer cannot be read, or the mask token asked for does not exist.
         ToolkitError: our model computes something else. Nothing is left at `out`.
     """
-    name, out = str(model), Path(out)
+    name, out, head = str(model), Path(out), choose(ImportHead, head)
     check_output(out)
     folder = local_files(name)
     described = describe(folder, name)
-    settings, hub = described.settings, hub_type(described.family)
-    stored, tensors = HubWeights.open(folder), HubTensors(settings, hub)
-    if settings.tie_word_embeddings:
-        stored = stored.with_embedding(hub)
-    changes = [*described.notes, *check_tensors(stored, tensors)]
-    weights = stored.by_our_names(tensors)
-    with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
+    tensors, changes = HubTensors(described.settings, hub_type(described.family)), list(described.notes)
+    with TemporaryDirectory(prefix="toolkit-import-") as place:
+        stored = open_stored(folder, described, tensors, head, Path(place), changes)
+        weights = stored.by_our_names(tensors)
         vocabulary = _vocabulary(described, weights, mask_token, tokenizer, Path(place), changes)
         origin = {**_origin(name, folder), "family": described.family, **card_facts(folder)}
         if vocabulary.change is not None:
@@ -120,7 +122,7 @@ def from_hf(
                 read=lambda parameter: _blocks(weights, parameter, vocabulary),
                 tokenizer_folder=Path(place) / (_OWN if tokenizer is None else _OTHER),
             )
-            parity = _compare(folder, unfinished, described, vocabulary, tokenizer=Path(place) / _OWN)
+            parity = _compare(stored, unfinished, described, vocabulary, tokenizer=Path(place) / _OWN)
             if not parity.is_within_tolerance:
                 raise ToolkitError(
                     f"importing {name}: our logits differ from those of the model in transformers by "
@@ -173,7 +175,7 @@ def _vocabulary(
     new, said = open_other_tokenizer(other, mask_token=mask_token)
     new.save(place / _OTHER)
     change = change_vocabulary(own, new)
-    size = new.vocabulary_size
+    size = len(change.sources)
     changes += [f"vocabulary: {size:,} entries in place of {rows:,}; rows: {change.describe()}", *said]
     return _Vocabulary(new, described.settings.model_copy(update={"vocab_size": size}), change=change)
 
@@ -186,9 +188,11 @@ def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: l
     if tokenizer.mask.origin is not MaskOrigin.APPENDED:
         return _Vocabulary(tokenizer, described.settings)
     mask = tokenizer.mask.id
-    where = "a padding entry" if mask < rows else f"a new one, the vocabulary has {mask + 1:,} entries now"
+    size = rows if mask < rows else padded_vocabulary(mask + 1)
+    where = (
+        "a padding entry" if mask < rows else f"a new one, the vocabulary has {size:,} entries now, padding included"
+    )
     changes.append(f"embedding of {tokenizer.mask.text} (id {mask:,}, {where}): the mean of {tokens:,} embeddings")
-    size = max(rows, mask + 1)
     return _Vocabulary(tokenizer, described.settings.model_copy(update={"vocab_size": size}), new_mask=mask)
 
 
@@ -218,7 +222,8 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
         first += len(block)
         yield block
     if mean is not None and is_grown:
-        yield mean[None]
+        # Padding behind the mask too: as likely as a word that nothing is known of.
+        yield mean.repeat(shapes_of(vocabulary.settings)[name][0] - first, *[1] * mean.dim())
 
 
 def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
@@ -263,11 +268,13 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
     return {"model": hub_name.repository, "revision": folder.name}
 
 
-def _compare(folder: Path, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path) -> Parity:
+def _compare(
+    stored: HubWeights, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path
+) -> Parity:
     """Compare with the model in transformers, whose own tokenizer lies in a folder."""
     checkpoint, change = open_unverified(imported), vocabulary.change
     return compare_logits(
-        open_stock(folder, tokenizer=tokenizer, name=str(folder)),
+        replace(open_stock(stored.folder, tokenizer=tokenizer, name=str(stored.folder)), read=stored.tensor),
         open_native(checkpoint, vocabulary.settings, rounded_to=torch.float32),
         attention=described.attention,
         pad_id=checkpoint.manifest.vocabulary.pad_id if change is None else 0,

@@ -125,16 +125,14 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
 class StockModel:
     """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
 
-    `problems` are tensors that were missing, left over or of another shape, by kind; `head` reads the head, where the
-    folder has none.
+    `problems` are tensors that were missing, left over or of another shape, by kind; `read` gives one by its name.
     """
 
-    folder: Path
     name: str
     encode: Any
     model: Any
     problems: dict[str, list[str]]
-    head: Callable[[], Tensor] | None = None
+    read: Callable[[str, torch.dtype], Tensor]
 
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
@@ -158,7 +156,7 @@ def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
     angles = model.model.rotary_emb
     model.model.rotary_emb = type(angles)(model.config)
     problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
-    return StockModel(folder, name, encode, model.eval(), problems)
+    return StockModel(name, encode, model.eval(), problems, HubWeights.open(folder).tensor)
 
 
 @torch.no_grad()
@@ -248,16 +246,7 @@ def _stock_logits(
 ) -> Iterator[Tensor]:
     """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
     model = stock.model
-    weights = HubWeights.open(stock.folder)
-    if model.config.tie_word_embeddings:
-        weights = weights.with_embedding(hub_type(model.config.model_type))
-
-    def read(name: str) -> Tensor:
-        if stock.head is not None and name not in weights.names:
-            return stock.head().to(dtype)
-        return weights.tensor(name, dtype)
-
-    with _streamed(model, read):
+    with _streamed(model, lambda name: stock.read(name, dtype)):
         for input_ids_BS, mask_BS in inputs:
             if mask_BS is None:
                 yield model(input_ids=input_ids_BS).logits.flatten(0, 1)

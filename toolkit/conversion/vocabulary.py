@@ -15,6 +15,7 @@ from tokenization import MaskOrigin, Tokenizer
 from tokenization.pieces import Pieces
 from toolkit.core.errors import CheckpointError
 from toolkit.core.text import counted
+from toolkit.model.config import padded_vocabulary
 
 _ROWS = 8192
 # In order of precedence: one token often has several roles, and ends texts before it is anything else.
@@ -35,7 +36,7 @@ class VocabularyChange:
     """Old rows whose mean each new row is; made by `change_vocabulary`."""
 
     sources: tuple[tuple[int, ...], ...]
-    """Old ids, by new id; none where the row is the mean of all."""
+    """Old ids, by new id; none where the row is the mean of all, as those of padding behind the new vocabulary."""
     num_old_tokens: int
     """Old ids with a row of their own; padding comes after them."""
     kept: tuple[int, ...]
@@ -76,7 +77,7 @@ def change_vocabulary(old: Tokenizer, new: Tokenizer) -> VocabularyChange:
     The row of the old mask is used only where the old tokenizer's files name one.
     """
     theirs, ours = Pieces(old), Pieces(new)
-    sources: list[tuple[int, ...]] = [()] * new.vocabulary_size
+    sources: list[tuple[int, ...]] = [()] * padded_vocabulary(new.vocabulary_size)
     kept = []
     for token_id, piece in ours.by_id.items():
         same = theirs.find(piece)

@@ -11,19 +11,23 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from toolkit.checkpoint.durable import stream_safetensors
 from toolkit.checkpoint.manifest import COPY_AGAIN
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.checkpoint.tensor_files import TensorPlace, read_header, read_rows
-from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.errors import CheckpointError
 from toolkit.core.settings import explain
 from toolkit.core.text import first_few
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import HubType
+from toolkit.model.initialization import initial_weight
 from toolkit.model.parameters import BLOCKS, EMBEDDING, HEAD, parameter_axes, shape_of
+from toolkit.model_folder import wrapper_prefix
 
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
-_ANGLES = "rotary_emb.inv_freq"
+BODY = "model."
+"""What the names of all tensors but the head's begin with, in every class: its prefix."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -93,15 +97,38 @@ class HubWeights:
             places |= {name: place for name, place in found.items() if not listed or listed.get(name) == path}
         return cls(folder, places)
 
-    def with_embedding(self, hub: HubType) -> "HubWeights":
+    def with_embedding(self, tensors: HubTensors) -> "HubWeights":
         """The same with the embedding by its own name, where it is stored under that of the head that it is tied to,
         as by safetensors' `save_model`.
         """
-        embedding, head = hub_name(EMBEDDING, hub), hub_name(HEAD, hub)
+        embedding, head = tensors.embedding, tensors.head
         if embedding in self._places or head not in self._places:
             return self
         others = {name: place for name, place in self._places.items() if name != head}
         return HubWeights(self.folder, others | {embedding: self._places[head]})
+
+    def by_class_names(self, tensors: HubTensors) -> tuple["HubWeights", str]:
+        """The same by the names of the class with a head, of which the bare class leaves out a prefix; and what a
+        wrapper put in front of all of them.
+        """
+        wrapper = wrapper_prefix(self._places, tensors.shapes, of_class=BODY)
+        places = {}
+        for name, place in self._places.items():
+            own = name.removeprefix(wrapper)
+            places[f"{BODY}{own}" if f"{BODY}{own}" in tensors.shapes else own] = place
+        return HubWeights(self.folder, places), wrapper
+
+    def with_new_head(self, tensors: HubTensors, path: Path) -> "HubWeights":
+        """The same with first values for what the head lacks, which are written to a file."""
+        settings = tensors.settings
+        shapes = {name: shape for name, shape in tensors.shapes.items() if name not in self._places}
+
+        def read(name: str) -> list[torch.Tensor]:
+            (ours,) = tensors.parts[name]
+            return [initial_weight(ours, shapes[name], settings=settings, seed=0)]
+
+        stream_safetensors(path, shapes, read, dtype=torch.float32)
+        return HubWeights(self.folder, self._places | read_header(path))
 
     @property
     def names(self) -> frozenset[str]:
@@ -179,59 +206,3 @@ def settings_of(source: Checkpoint) -> ModelSettings:
 def shapes_of(settings: ModelSettings) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter of our model, by name; a tied head has none."""
     return {name: shape_of(axes, settings) for name, axes in parameter_axes(settings).items()}
-
-
-def check_tensors(weights: HubWeights, tensors: HubTensors) -> Iterator[str]:
-    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss."""
-    settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
-    if missing := sorted(tensors.shapes.keys() - weights.names):
-        instead = f"; it holds {first_few(others)} instead" if others else ""
-        raise CheckpointError(
-            f"{weights.folder} lacks {first_few(missing)}, which its config.json requires{instead}.\n"
-            "Download the model again; one that was saved without its head has to be saved with it."
-        )
-    for name, shape in tensors.shapes.items():
-        if weights.shape(name) != shape:
-            raise CheckpointError(
-                f"{weights.folder}: {name} has shape {weights.shape(name)}, but its config.json describes {shape}.\n"
-                "Download the model again, or the configuration that belongs to it."
-            )
-    unknown = []
-    for name in others:
-        if name.endswith(_ANGLES):
-            continue
-        if name == tensors.head and settings.tie_word_embeddings:
-            _check_tied(weights, tensors)
-            yield f"{tensors.head} is stored beside {tensors.embedding}, equals it, and is left out"
-        elif name.endswith("o_proj.bias") and settings.qkv_bias:
-            _check_zero(weights, name)
-        else:
-            unknown.append(name)
-    if unknown:
-        raise CheckpointError(
-            f"{weights.folder} holds {first_few(unknown)}, which a model of its config.json does not have.\n"
-            "Without them it would be another model. See whether config.json and weights belong together."
-        )
-    if any(name.endswith(_ANGLES) for name in weights.names):
-        yield "the stored rotary angles (inv_freq) are left out: they follow from config.json"
-    if any(name.endswith("o_proj.bias") for name in weights.names):
-        yield "the biases of o_proj are zero and are left out"
-
-
-def _check_tied(weights: HubWeights, tensors: HubTensors) -> None:
-    embedding, head = tensors.embedding, tensors.head
-    pairs = zip(weights.rows(embedding), weights.rows(head), strict=False)
-    if weights.shape(head) != weights.shape(embedding) or not all(torch.equal(one, other) for one, other in pairs):
-        raise CheckpointError(
-            f"{weights.folder}: config.json ties {head} to {embedding}, but the two differ.\n"
-            "Set tie_word_embeddings to false in config.json if the head was trained apart."
-        )
-
-
-def _check_zero(weights: HubWeights, name: str) -> None:
-    if any(bool(block.any()) for block in weights.rows(name)):
-        raise UserError(
-            f"{weights.folder}: {name} is not zero. Biases at the output of attention (attention_bias on o_proj) are a "
-            "part that this toolkit's model does not have, and without them it would be another model.\n"
-            "Take a model without them."
-        )

@@ -1,14 +1,13 @@
 """The encoder of a MODEL that is to be fine-tuned: one of a run or a checkpoint is exported first."""
 
+from collections.abc import Iterable
 from pathlib import Path
-
-from safetensors import safe_open
+from typing import Any
 
 from toolkit.checkpoint.folders import holds_checkpoints
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.types import AttentionKind
-from toolkit.finetuning import open_source
-from toolkit.finetuning.source import model_loading
+from toolkit.finetuning import EncoderSource, Initialization, Task, open_source
 
 
 def needs_export(model: str | Path) -> bool:
@@ -16,15 +15,19 @@ def needs_export(model: str | Path) -> bool:
     return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
 
 
-def check_model(model: str | Path, *, attention: AttentionKind | None = AttentionKind.BIDIRECTIONAL) -> None:
+def check_model(
+    model: str | Path, tasks: Iterable[Task[Any]], *, initialization: Initialization = Initialization.PRETRAINED
+) -> None:
     """Find what is wrong with a model without loading it, before data are fetched for it or many cells run."""
     if needs_export(model):
         open_checkpoint(model)
         return
-    open_source(str(model), attention=attention)
-    for file in sorted(Path(model).glob("*.safetensors")):
-        with model_loading(str(model)), safe_open(file, "pt"):
-            pass
+    sources: dict[AttentionKind | None, EncoderSource] = {}
+    for task in tasks:
+        if task.attention not in sources:
+            sources[task.attention] = open_source(str(model), initialization=initialization, attention=task.attention)
+        if initialization is Initialization.PRETRAINED:
+            task.check(sources[task.attention])
 
 
 def export_encoder(model: str | Path, folder: Path) -> Path:

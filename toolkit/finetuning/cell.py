@@ -77,6 +77,8 @@ class FinetuningResult(Settings):
     """Of minimal pairs: `causal` or `masked`; others have no such field."""
     pairs: int | None = None
     """Of minimal pairs: their number."""
+    front: str | None = None
+    """Of minimal pairs: the token in front of each sentence, where the tokenizer itself puts none there."""
 
 
 class Keep(StrEnum):
@@ -148,16 +150,15 @@ def _run(
     prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep, training: Path | None
 ) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
-    unfinished = _open_unfinished(output, prepared)
+    unfinished, inputs = _open_unfinished(output, prepared), features.get(Split.TRAIN, ())
     set_seed(task.settings.seed)
     network = task.network(data, source)
     rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     try:
         if training is None:
-            task.fit(network, features[Split.TRAIN], source, folder=unfinished / "training")
+            task.fit(network, inputs, source, folder=unfinished / "training")
         else:
-            inputs, declared = features[Split.TRAIN], _declared(prepared)
-            fit_once(task, network, inputs, source, folder=training, declared=declared)
+            fit_once(task, network, inputs, source, folder=training, declared=_declared(prepared))
     except NonFiniteError:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -172,7 +173,7 @@ def _run(
         initialization=source.initialization,
         seed=task.settings.seed,
         learning_rate=rate,
-        steps=task.settings.num_steps(len(features[Split.TRAIN])),
+        steps=task.settings.num_steps(len(inputs)),
         metric=task.metric,
         validation=scores.get(Split.VALIDATION),
         test=scores.get(Split.TEST, {}),

@@ -9,32 +9,44 @@ Shapes: B inputs, S positions in an input, D model width.
 """
 
 import copy
+import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
+from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import counted
+from toolkit.core.text import counted, first_few
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
+from toolkit.model_folder import read_json, wrapper_prefix
 
-_HEAD_FILE = "head.safetensors"
+_HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
+_ROWS = 32
 
 
 class MeanPoolingClassifier(nn.Module):
     """Masked mean of the last hidden states -> dense -> GELU -> linear, over any encoder."""
 
-    def __init__(self, encoder: PreTrainedModel, num_outputs: int) -> None:
+    def __init__(self, encoder: PreTrainedModel, num_outputs: int, *, problem_type: str) -> None:
         super().__init__()
         config = encoder.config
-        self.encoder = encoder
+        self.encoder, self.problem_type = encoder, problem_type
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, num_outputs)
         deviation = getattr(config, "initializer_range", 0.02)
@@ -58,12 +70,18 @@ class MeanPoolingClassifier(nn.Module):
 
 
 def load_network(
-    auto_class: Any, source: EncoderSource, *, labels: Sequence[str] = (), **config_changes: Any
+    auto_class: Any,
+    source: EncoderSource,
+    *,
+    labels: Sequence[str] = (),
+    device: str | None = None,
+    **config_changes: Any,
 ) -> PreTrainedModel:
     """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
 
-    Weights of the encoder that are missing are an error: some stock classes look for them under another name than the
-    folder has, and would go on with random ones after a warning.
+    Weights of the encoder that are missing are an error, as are those of a language model's head: some stock classes
+    look for them under another name than the folder has, and would go on with random ones after a warning. The device
+    `meta` checks that alone, and reads none.
     """
     config = copy.deepcopy(source.config)
     if labels:
@@ -74,27 +92,52 @@ def load_network(
     with model_loading(source.model):
         if source.initialization is Initialization.RANDOM:
             network: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
-            missing = set()
+            missing: set[str] = set()
         else:
-            network, report = auto_class.from_pretrained(
-                source.model, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-            )
-            missing = set(report["missing_keys"])
-    # The head of a language model is not new.
-    is_old = network.base_model is network or network.get_output_embeddings() is not None  # type: ignore[no-untyped-call]
-    prefix = "" if is_old else f"{network.base_model_prefix}."
-    # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
-    lacking = sorted(name for name in missing if name.startswith(prefix) and ".pooler." not in f".{name}")
-    if lacking:
-        raise UserError(
-            f"could not load {source.model}: {counted(len(lacking), 'weight')} of the encoder missing (first: "
-            f"{lacking[0]}). Download it again, or use another one."
-        )
+            network, missing = _read_network(auto_class, source, config, device)
+    _check_whole(network, missing, source)
     embedding = network.get_input_embeddings()
     if isinstance(embedding, nn.Embedding) and config.pad_token_id == config.eos_token_id:
         # In the recipe's tokenizer the padding token is the end-of-text token as well: let its embedding learn.
         embedding.padding_idx = None
     return network
+
+
+def _read_network(
+    auto_class: Any, source: EncoderSource, config: PretrainedConfig, device: str | None
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model of a folder and the names that it lacks, read again without what a wrapper put in front of all."""
+    options: dict[str, Any] = {"config": config, "dtype": torch.float32, "device_map": device}
+    read = partial(
+        auto_class.from_pretrained, source.model, output_loading_info=True, trust_remote_code=False, **options
+    )
+    network, report = read()
+    missing, prefix = set(report["missing_keys"]), f"{network.base_model_prefix}."
+    if missing and (wrapper := wrapper_prefix(report["unexpected_keys"], missing, of_class=prefix)):
+        if device is None:
+            console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
+        network, report = read(key_mapping={f"^{re.escape(wrapper)}": ""})
+        missing = set(report["missing_keys"])
+    return network, missing
+
+
+def _check_whole(network: PreTrainedModel, missing: set[str], source: EncoderSource) -> None:
+    """Refuse an encoder that lacks weights, or a language model without its head: that is not new."""
+    is_encoder, prefix = network.base_model is network, f"{network.base_model_prefix}."
+    # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
+    names = sorted(name for name in missing if ".pooler." not in f".{name}")
+    lacking = [name for name in names if is_encoder or name.startswith(prefix)]
+    if lacking:
+        raise UserError(
+            f"could not load {source.model}: {counted(len(lacking), 'weight')} of the encoder missing (first: "
+            f"{lacking[0]}). Download it again, or use another one."
+        )
+    if names and not is_encoder and network.get_output_embeddings() is not None:  # type: ignore[no-untyped-call]
+        raise UserError(
+            f"{source.model} has no head that predicts tokens ({first_few(names)} missing): it was saved without one, "
+            "as sentence encoders and classifiers are, and gives no probabilities. Use the language model that it was "
+            "made from."
+        )
 
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
@@ -106,7 +149,7 @@ def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type
     # Numbered as in a configuration without labels, which then has none: MODEL may be a classifier itself.
     unnamed = [f"LABEL_{number}" for number in range(2)]
     encoder = load_network(AutoModel, source, labels=unnamed, problem_type=None)
-    return MeanPoolingClassifier(encoder, len(labels))
+    return MeanPoolingClassifier(encoder, len(labels), problem_type=problem_type)
 
 
 def save_classifier(classifier: nn.Module, folder: Path) -> None:
@@ -115,7 +158,7 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
         classifier.encoder.save_pretrained(folder)
         weights = classifier.state_dict().items()
         head = {name: tensor.contiguous() for name, tensor in weights if not name.startswith("encoder.")}
-        save_file(head, folder / _HEAD_FILE)
+        save_file(head, folder / _HEAD_FILE, metadata={"problem_type": classifier.problem_type})
     else:
         assert isinstance(classifier, PreTrainedModel)
         classifier.save_pretrained(folder)
@@ -126,14 +169,49 @@ def has_head_file(folder: Path) -> bool:
     return (folder / _HEAD_FILE).is_file()
 
 
-def load_classifier(folder: Path | str) -> nn.Module:
-    """The fine-tuned model of a `model/` folder, in fp32 and ready for prediction: ids and mask in, logits out."""
+class TextClassifier:
+    """A fine-tuned classifier with its tokenizer: texts in, labels out. Made by `load_classifier`.
+
+    Attributes:
+        network: ids and mask in, logits out; fp32, in evaluation mode.
+        tokenizer: the one that made the inputs of training.
+        labels: of the outputs, with their types; None where a number is answered.
+    """
+
+    def __init__(self, network: nn.Module, folder: Path, *, problem_type: str) -> None:
+        self.network, self.tokenizer = network.eval(), AutoTokenizer.from_pretrained(folder)
+        self.labels: list[Any] | None = read_json(folder / LABELS_FILE) or None  # type: ignore[assignment]
+        self._has_sets = problem_type == "multi_label_classification"
+
+    @torch.no_grad()
+    def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
+        """The label of each text, or of each pair with a second text: a class, a number, or a list of labels."""
+        given = [[column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None]
+        answers: list[Any] = []
+        for start in range(0, len(given[0]), _ROWS):
+            rows = [list(column[start : start + _ROWS]) for column in given]
+            batch = self.tokenizer(*rows, padding=True, truncation=True, return_tensors="pt")
+            answers += map(self._answer, self.network(**batch).logits)
+        return answers
+
+    def _answer(self, logits: torch.Tensor) -> Any:
+        if self.labels is None:
+            return float(logits[0])
+        if self._has_sets:
+            return [label for label, logit in zip(self.labels, logits, strict=True) if logit > 0]
+        return self.labels[int(logits.argmax())]
+
+
+def load_classifier(folder: Path | str) -> TextClassifier:
+    """The fine-tuned classifier of a `model/` folder: called on texts, it gives their labels."""
     folder = Path(folder)
     if not has_head_file(folder):
-        whole: nn.Module = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-        return whole.eval()
-    head = load_file(folder / _HEAD_FILE)
+        whole = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+        return TextClassifier(whole, folder, problem_type=whole.config.problem_type)
+    with safe_open(folder / _HEAD_FILE, "pt") as file:
+        head = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        problem_type = file.metadata()["problem_type"]
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
-    classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]))
+    classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]), problem_type=problem_type)
     classifier.load_state_dict(head, strict=False)
-    return classifier.eval()
+    return TextClassifier(classifier, folder, problem_type=problem_type)

@@ -56,8 +56,13 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
             truncation_side=tokenizer.truncation_side,
             **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
         )
+    return fitted_source(source, tokenizer, longest=paper_length(source) if is_paper else source.max_length)
+
+
+def fitted_source(source: EncoderSource, tokenizer: PreTrainedTokenizerBase, *, longest: int) -> EncoderSource:
+    """The encoder with a tokenizer that gives what it takes, in inputs of so many tokens."""
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
-    tokenizer.model_max_length = paper_length(source) if is_paper else source.max_length
+    tokenizer.model_max_length = longest
     return replace(source, tokenizer=tokenizer)
 
 

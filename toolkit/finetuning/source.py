@@ -27,6 +27,7 @@ from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.finetuning.settings import Initialization
+from toolkit.model_folder import Modules, check_not_adapter
 
 _NO_LIMIT = 10**6
 
@@ -42,6 +43,7 @@ class EncoderSource:
         initialization: whether the encoder's weights are read or drawn.
         origin: folder whose files tell whether this is still the same model; None for one of the hub, whose
             configuration knows its commit.
+        modules: what stands behind the encoder of a SentenceTransformer, for retrieval.
     """
 
     model: str
@@ -51,6 +53,7 @@ class EncoderSource:
     accepted: frozenset[str]
     initialization: Initialization
     origin: Path | None = None
+    modules: Modules | None = None
 
 
 def open_source(
@@ -70,6 +73,7 @@ def open_source(
         raise UserError(
             "MODEL is an empty string. Give a Hugging Face folder or hub id, or a run or checkpoint of this toolkit."
         )
+    check_not_adapter(Path(model))
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise UserError(
             f"{model} is not a model: it has neither checkpoints nor a config.json. Give a Hugging Face folder or "

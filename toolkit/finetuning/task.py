@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy.typing as npt
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.plugins import Plugins
@@ -22,6 +22,7 @@ from toolkit.core.settings import nearest
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.finetuning.bad_rows import CheckedData
+from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.protocol import PROTOCOLS
@@ -95,6 +96,10 @@ class Task(ABC, Generic[DataT]):
     def framed(self, source: EncoderSource) -> EncoderSource:
         """The encoder with the tokenizer that makes the inputs; fine-tuned folders have it too."""
         return framed_source(source, protocol=self.settings.protocol)
+
+    def check(self, source: EncoderSource) -> None:
+        """Refuse a model that lacks weights which the task needs; none are read."""
+        load_network(AutoModel, source, device="meta")
 
     @abstractmethod
     def read(self, files: Mapping[Split, DataFile]) -> DataT:

@@ -48,6 +48,11 @@ class RopeScaling(Settings):
         return self
 
 
+def padded_vocabulary(num_tokens: int) -> int:
+    """Entries for so many tokens: a width that tensor cores like. Ids beyond the tokenizer's are never targets."""
+    return -(-num_tokens // 64) * 64
+
+
 class ModelSettings(Settings):
     """The shape of an encoder. The names are those of a Hugging Face Llama, EuroBERT or ModernBERT configuration."""
 

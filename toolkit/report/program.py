@@ -223,10 +223,10 @@ def _say(results: Results | None, output: Path) -> None:
     if results is not None:
         if results.omission:
             console().print(results.omission)
-        if len(results.makers) > 1:
+        if results.most_makers > 1:
             console().print(
-                f"runs were made by {len(results.makers)} combinations of versions, device and dtype: their scores may "
-                f"differ for that; {PAGE} lists them under Settings and machine"
+                f"runs of one task were made by {results.most_makers} combinations of versions, device and dtype: "
+                f"their scores may differ for that; {PAGE} lists them under Settings and machine"
             )
         if missing := missing_summary(results.missing):
             console().print(f"{missing}, see tables/missing-runs.md")

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from toolkit.core.errors import CorpusError, SettingsError
 from toolkit.data import Corpus, DataSettings, Sizes
+from toolkit.model.config import padded_vocabulary
 from toolkit.parallel.launcher import read_launcher
 from toolkit.remote import ShardCache, is_url
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.settings import RunFolderSettings
 
-# Shapes that tensor cores like; ids beyond the tokenizer's are never targets.
-_VOCABULARY_MULTIPLE = 64
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
 """What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""
 
@@ -56,8 +55,8 @@ class RunCorpora:
         settings = run.settings
         if settings.model.vocab_size is not None:
             return run
-        rounded = -(-self.first.corpus.vocabulary.size // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-        model = settings.model.model_copy(update={"vocab_size": rounded})
+        size = padded_vocabulary(self.first.corpus.vocabulary.size)
+        model = settings.model.model_copy(update={"vocab_size": size})
         return replace(run, settings=settings.model_copy(update={"model": model}))
 
     def small_cache(self) -> list[str]:

@@ -56,13 +56,14 @@ def finetune(
     settings = family.Settings() if settings is None else settings
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     files: dict[Split, DataFile] = {split: path for split, path in given.items() if path is not None}
-    _check_data(files, dataset, needed=(Split.TEST,) if task in UNTRAINED else (Split.TRAIN, Split.TEST))
+    is_trained = task not in UNTRAINED and (settings.steps or settings.epochs)
+    _check_data(files, dataset, needed=(Split.TRAIN, Split.TEST) if is_trained else (Split.TEST,))
     # It finds what does not fit the family.
-    family(settings)
+    chosen = family(settings)
     named = None if dataset is None else named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
-        check_model(model, attention=family.attention)
+        check_model(model, [chosen], initialization=initialization)
     if named is not None:
         settings = named.settings(settings)
         files = named.fetch(settings.protocol)

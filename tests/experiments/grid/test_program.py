@@ -287,16 +287,12 @@ def test_a_broken_model_is_found_before_any_cell_runs(tmp_path, monkeypatch, cap
     path = write_grid(tmp_path, kinds=("sc",), models=("bert", "eurobert"), rates=(1e-3,), seeds=(0,))
     weights = tmp_path / "eurobert" / "model.safetensors"
     whole = weights.read_bytes()
-    for damage, found in (
-        (lambda: weights.write_bytes(whole[:-8]), "could not load"),
-        (weights.unlink, "has no weights"),
-    ):
+    for damage in (lambda: weights.write_bytes(whole[:-8]), weights.unlink):
         damage()
         for words in ((path,), (path, "--dry-run")):
             code, printed = run_command(monkeypatch, capsys, *words)
             assert code == 2
-            assert found in printed.err
-            assert f"{tmp_path / 'eurobert'}" in printed.err
+            assert f"could not load {tmp_path / 'eurobert'}" in printed.err
     assert ran == []
 
 

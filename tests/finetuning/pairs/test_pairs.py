@@ -23,6 +23,7 @@ from tests.experiments.grid.test_program import Inline
 from tests.finetuning.test_source import GPT_NEO
 from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
 from tests.support.grids import write_data
+from tests.support.hf_decoders import edit_json
 from tests.support.hf_encoders import CLS, EOS, MASK, PAD, plain_tokenizer, save_encoder, template_tokenizer
 from tests.support.runs import write_run
 from tests.support.text import sample_documents, tiny_tokenizer
@@ -34,7 +35,7 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.grid import program
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.plan import GridPlan
-from toolkit.experiments.grid.program import run_grid
+from toolkit.experiments.grid.program import run_grid, show_grid
 from toolkit.finetuning import get_task, open_source
 from toolkit.finetuning.pairs import likelihood
 from toolkit.model import Encoder, initialize_
@@ -121,12 +122,18 @@ def small_batches(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_a_decoder_scores_by_the_chain_rule(tmp_path, kind, small_batches):
-    """Llama's tokenizer puts a token in front, so that the first word is scored; GPT-2's does not."""
-    model, pairs = save_decoder(kind, tmp_path / "model"), PAIRS[::2] if kind == "gpt2" else PAIRS
-    result = finetune("pairs", model, test=write_pairs(tmp_path / "p.jsonl", pairs), output=tmp_path / "out")
-    assert (result.form, result.pairs) == ("causal", len(pairs))
-    stock = AutoModelForCausalLM.from_pretrained(model).eval()
-    check_scores(tmp_path / "out", AutoTokenizer.from_pretrained(model), pairs, lambda *row: slow_causal(stock, *row))
+    """Llama's tokenizer puts a token in front, so that the first word is scored; GPT-2's gets its end of text there."""
+    model = save_decoder(kind, tmp_path / "model")
+    result = finetune("pairs", model, test=write_pairs(tmp_path / "p.jsonl"), output=tmp_path / "out")
+    assert (result.form, result.pairs) == ("causal", len(PAIRS))
+    assert result.front == ("<eos>" if kind == "gpt2" else None)
+    assert ("front" in json.loads((tmp_path / "out/result.json").read_text())) == (kind == "gpt2")
+    stock, front = AutoModelForCausalLM.from_pretrained(model).eval(), [EOS] if kind == "gpt2" else []
+
+    def slow(ids, frame):
+        return slow_causal(stock, [*front, *ids], [*(1 for _ in front), *frame])
+
+    check_scores(tmp_path / "out", AutoTokenizer.from_pretrained(model), PAIRS, slow)
 
 
 @pytest.mark.parametrize("kind", ["eurobert", "bert", "roberta", "modernbert"])
@@ -287,6 +294,8 @@ def test_a_file_that_is_not_of_pairs_is_named_with_its_row(tmp_path, monkeypatch
 
 def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, monkeypatch, capsys):
     bert, neo = save_encoder("bert", tmp_path / "bert"), save_decoder("gpt_neo", tmp_path / "neo")
+    # Nothing can stand in front of a sentence.
+    edit_json(neo / "tokenizer_config.json", without=["eos_token"])
     words = ("--pairs", write_pairs(tmp_path / "p.jsonl"), "--output", tmp_path / "out")
     for model, form, found in (
         (bert, "causal", "(bert) has no causal form. Leave form out"),
@@ -308,8 +317,25 @@ def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, mon
 def test_a_model_without_its_head_is_refused(tmp_path, trained):
     to_hf(trained, tmp_path / "headless", sentence_transformers=True)
     file = write_pairs(tmp_path / "pairs.jsonl", texts(1))
-    with pytest.raises(UserError, match=r"could not load .*headless: 1 weight .* missing \(first: lm_head\.weight\)"):
+    with pytest.raises(UserError, match=r"headless has no head that predicts tokens \(lm_head\.weight missing\)"):
         finetune("pairs", tmp_path / "headless", test=file, output=tmp_path / "out")
+
+
+def test_a_grid_finds_a_model_without_a_head_before_anything_runs(tmp_path, trained, capsys):
+    to_hf(trained, tmp_path / "headless", sentence_transformers=True)
+    file, grid = write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "grid.toml"
+    models = "".join(
+        f"[[model]]\nname = '{m}'\npath = '{p}'\n" for m, p in (("a", trained), ("b", tmp_path / "headless"))
+    )
+    task = f"[[task]]\nname = 'p'\nkind = 'pairs'\ntest = '{file}'\n"
+    grid.write_text(f"[grid]\ndir = '{tmp_path / 'out'}'\nlearning_rates = [1e-3]\n{models}{task}")
+    for begin in (show_grid, run_grid):
+        with pytest.raises(UserError, match=r"headless has no head that predicts tokens"):
+            begin(grid)
+    assert not (tmp_path / "out" / "cells").exists()
+    grid.write_text(grid.read_text().replace(str(tmp_path / "headless"), str(trained)))
+    show_grid(grid)
+    assert "a p (pairs): 0 of 1 done, runs\n" in capsys.readouterr().out
 
 
 def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path, trained, monkeypatch, capsys):

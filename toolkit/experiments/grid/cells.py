@@ -38,7 +38,8 @@ class Cell(NamedTuple):
         return f"{self.model}/{self.task}/lr-{self.learning_rate!r}/seed-{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.model} {self.task} lr {self.learning_rate!r} seed {self.seed}"
+        trained = f" lr {self.learning_rate!r} seed {self.seed}" if self.learning_rate else ""
+        return f"{self.model} {self.task}{trained}"
 
 
 def grid_cells(grid: Grid) -> list[Cell]:

@@ -70,9 +70,11 @@ def print_outcome(plan: GridPlan, tally: GridTally) -> None:
     for model, tasks in selected.items():
         for task, entry in tasks.items():
             spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"
+            # Where nothing is trained there is none.
+            rate = f", lr {entry['learning_rate']!r}" if entry["learning_rate"] else ""
             screen.print(
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
-                f"{counted(len(entry['seeds']), 'seed')}, lr {entry['learning_rate']!r}"
+                f"{counted(len(entry['seeds']), 'seed')}{rate}"
             )
     _print_diverged(plan, tally, selected)
     _print_missing_models(plan, tally, selected)

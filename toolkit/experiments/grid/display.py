@@ -160,7 +160,8 @@ def tally_table(tally: GridTally) -> "Table":
     running = Counter(cell.task for cell in tally.running.values())
     for task, total in tally.totals.items():
         best = tally.best.get(task)
-        about = "" if best is None else f"{_score_text(best)} ({best.cell.model}, lr {best.cell.learning_rate!r})"
+        rate = f", lr {best.cell.learning_rate!r}" if best and best.cell.learning_rate else ""
+        about = "" if best is None else f"{_score_text(best)} ({best.cell.model}{rate})"
         counts = (running[task], diverged[task], failed[task])
         done = scored[task] + diverged[task]
         table.add_row(task, f"{done:,}/{total:,}", *(f"{count:,}" for count in counts), about)

@@ -23,7 +23,7 @@ from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
-from toolkit.experiments.encoders import check_model, export_encoder, needs_export
+from toolkit.experiments.encoders import export_encoder, needs_export
 from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
 from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, Task, get_task, open_source
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
@@ -205,14 +205,3 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     with model_loading(entry.path):
         commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
-
-
-def check_weights(entry: ModelEntry, *, attention: AttentionKind | None) -> None:
-    """Find what is wrong with a model before its first cell runs: all of its cells would fail."""
-    check_model(entry.path, attention=attention)
-    folder = Path(entry.path)
-    if folder.is_dir() and not needs_export(folder) and not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
-        raise SettingsError(
-            f"[[model]] {entry.name}: {folder} has no weights, such as model.safetensors. Put them there, or give "
-            "another path."
-        )

@@ -5,20 +5,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, first_few
-from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.execution.work import Resources, Work
+from toolkit.experiments.encoders import check_model
 from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid, make_grid
 from toolkit.experiments.grid.folder import GridFolder
-from toolkit.experiments.grid.inputs import HubAccess, check_weights, resolve_models, resolve_task
+from toolkit.experiments.grid.inputs import HubAccess, resolve_models, resolve_task
 from toolkit.experiments.grid.worker import CellTask
-from toolkit.finetuning import FinetuningSettings, Keep, get_task
+from toolkit.finetuning import FinetuningSettings, Keep, Task, get_task
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import UNTRAINED
 
@@ -120,12 +121,12 @@ class GridPlan:
 
     def check_models(self, cells: Iterable[Cell]) -> None:
         """Find what is wrong with the models of these cells before the first of them runs."""
-        attention: dict[str, AttentionKind | None] = {}
+        tasks: dict[str, dict[str, Task[Any]]] = {}
         for cell in cells:
-            attention[cell.model] = get_task(cell.kind).attention or attention.get(cell.model)
-        for name in attention:
+            tasks.setdefault(cell.model, {})[cell.kind] = get_task(cell.kind)(self._tasks[cell.task].settings)
+        for name, own in tasks.items():
             if self._hub is HubAccess.FETCHED or Path(self._models[name].entry.path).exists():
-                check_weights(self._models[name].entry, attention=attention[name])
+                check_model(self._models[name].entry.path, own.values())
 
     def _changes(self, cell: Cell) -> list[str]:
         was = self.folder.place(cell).declared

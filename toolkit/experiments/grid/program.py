@@ -79,10 +79,10 @@ def show_grid(path: Path) -> None:
     for (model, task, kind, rate), cells in groups.items():
         unfinished = [cell for cell in cells if cell not in outcomes]
         num_left += len(unfinished)
-        runs = f"runs {', '.join(str(cell.seed) for cell in unfinished)}" if unfinished else "nothing to run"
-        seeds = ", ".join(str(cell.seed) for cell in cells)
-        num_done = len(cells) - len(unfinished)
-        screen.print(f"{model} {task} ({kind}) lr {rate!r} seeds {seeds}: {num_done} of {len(cells)} done, {runs}")
+        all_seeds, left = (", ".join(str(cell.seed) for cell in some) for some in (cells, unfinished))
+        num_done, trained = len(cells) - len(unfinished), f" lr {rate!r} seeds {all_seeds}" if rate else ""
+        runs = "nothing to run" if not unfinished else f"runs {left}" if rate else "runs"
+        screen.print(f"{model} {task} ({kind}){trained}: {num_done} of {len(cells)} done, {runs}")
     screen.print(
         f"{plan.folder}: {counted_cells(plan)} ({counted(len(plan.grid.model), 'model')}, "
         f"{counted(len(plan.grid.task), 'task')}), {len(outcomes):,} done, {num_left:,} would run"

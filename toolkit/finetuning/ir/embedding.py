@@ -5,7 +5,9 @@ A SentenceTransformer tokenizes by itself, in training, in our search and wherev
 Shapes: Q queries, C documents of a chunk, D width of the vectors.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,21 +16,65 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoModel, PreTrainedModel
 
-from toolkit.core.console import progress, quiet_transformers
+from toolkit.core.console import console, progress, quiet_transformers
 from toolkit.finetuning.heads import load_network
-from toolkit.finetuning.inputs import check_room
-from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.inputs import check_room, fitted_source
+from toolkit.finetuning.source import EncoderSource, model_loading
 from toolkit.finetuning.trainer import settle_accelerator
-from toolkit.model_folder import save_tokenizer, write_modules
+from toolkit.model_folder import Modules, save_tokenizer, write_modules
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _DOCUMENTS_AT_ONCE = 4096
+_KEPT = ("Transformer", "Pooling", "Normalize")
 
 
-def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "SentenceTransformer":
-    """An encoder with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
+def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSource | None:
+    """A SentenceTransformer as it encodes texts itself, up to its own longest or to `max_length`; None of others.
+
+    What is not kept is told: it has modules that are not read here, or compares vectors otherwise.
+    """
+    settle_accelerator()
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import is_sentence_transformer_model
+
+    with model_loading(source.model):
+        if not is_sentence_transformer_model(source.model):
+            return None
+        whole = SentenceTransformer(source.model, device="cpu", trust_remote_code=False)
+    modules = modules_of(whole)
+    longest = min(source.max_length, max_length or modules.longest)
+    modules = replace(modules, longest=longest)
+    lost = [type(module).__name__ for module in whole if type(module).__name__ not in _KEPT]
+    if whole.similarity_fn_name not in (None, "cosine"):
+        lost.append(f"comparison by {whole.similarity_fn_name} (the cosine is used)")
+    told = [*modules.pooling, *(["normalized"] * modules.is_normalized), f"{longest:,} tokens"]
+    told += [f"prompt {name}" for name, prompt in modules.prompts.items() if prompt]
+    console().print(f"{source.model} is a SentenceTransformer: {', '.join(told)}.")
+    if lost:
+        console().print(f"{source.model}: left out: {', '.join(lost)}. Vectors differ from its own for that.")
+    fitted = fitted_source(source, copy.deepcopy(source.tokenizer), longest=longest)
+    return replace(fitted, max_length=longest, modules=modules)
+
+
+def modules_of(embedder: "SentenceTransformer") -> Modules:
+    """What stands behind the encoder of a SentenceTransformer, as far as folders that are written here can say it."""
+    kept: dict[str, Any] = {type(module).__name__: module for module in embedder}
+    kinds = getattr(kept.get("Pooling"), "pooling_mode", "mean")
+    return Modules(
+        longest=embedder.max_seq_length or embedder.tokenizer.model_max_length,
+        pooling=(kinds,) if isinstance(kinds, str) else tuple(kinds),
+        pools_prompt=getattr(kept.get("Pooling"), "include_prompt", True),
+        is_normalized="Normalize" in kept,
+        lowers_case=getattr(kept.get("Transformer"), "do_lower_case", False),
+        prompts=embedder.prompts,
+        default_prompt=embedder.default_prompt_name,
+    )
+
+
+def new_embedder(source: EncoderSource, *, prompts: Mapping[str, str | None]) -> "SentenceTransformer":
+    """An encoder with its modules, else with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
 
     Prompts, by name (`query`, `document`), stand in front of texts.
     """
@@ -37,20 +83,21 @@ def new_embedder(source: EncoderSource, *, prompts: dict[str, str]) -> "Sentence
 
     encoder, tokenizer = load_network(AutoModel, source), source.tokenizer
     check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
+    modules = replace(source.modules or Modules(tokenizer.model_max_length), prompts=prompts)
     # It reads a folder only; the encoder itself is the one that was loaded and checked.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
         save_tokenizer(Path(folder), tokenizer)
-        save_encoder(Path(folder), encoder, longest=tokenizer.model_max_length, prompts=prompts)
+        save_encoder(Path(folder), encoder, modules)
         embedder = SentenceTransformer(folder, device="cpu")
     module: Any = embedder[0]
     module.model = encoder
     return embedder
 
 
-def save_encoder(folder: Path, encoder: PreTrainedModel, *, longest: int, prompts: Mapping[str, str | None]) -> None:
+def save_encoder(folder: Path, encoder: PreTrainedModel, modules: Modules) -> None:
     """Write an encoder, and the modules that make a SentenceTransformer of its folder."""
     encoder.save_pretrained(folder)
-    write_modules(folder, width=encoder.config.hidden_size, longest=longest, prompts=prompts)
+    write_modules(folder, modules, width=encoder.config.hidden_size)
 
 
 def search(

@@ -16,7 +16,7 @@ from toolkit.finetuning.bad_rows import BadRows, CheckedData
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection, Judgements
 from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
-from toolkit.finetuning.ir.embedding import new_embedder, save_encoder, search
+from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encoder, search, with_modules
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.named.published_retrieval import RetrievalForm
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _DEPTH = 100
 
+_NAMES_OF_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""Names under which sentence-transformers looks for a prompt, the first that there is."""
 _FIXED: Mapping[str, Mapping[str, Any]] = {
     "standard": {},
     "paper": {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4},
@@ -44,6 +46,8 @@ class RetrievalSettings(FinetuningSettings):
     """Put in front of every query, and stored in the model's folder. `paper`: `Query: `."""
     document_prompt: str = ""
     """Put in front of every document, and stored in the model's folder. `paper`: `Document: `."""
+    steps: int = Field(default=1000, ge=0)
+    """Optimizer updates; the training file is read again as often as needed. 0: the model is scored as it is."""
     similarity_scale: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     """Factor of the cosine in the loss: 1 / temperature."""
     chunk_rows: int | None = Field(default=None, ge=1)
@@ -162,15 +166,27 @@ class Retrieval(Task[JudgedSplits]):
             )
         return pairs
 
+    def framed(self, source: EncoderSource) -> EncoderSource:
+        """The encoder with the tokenizer that makes the inputs; a SentenceTransformer's own, where it is one."""
+        own = None if self.is_paper else with_modules(source, max_length=self.settings.max_length)
+        return super().framed(source) if own is None else own
+
     def network(self, data: JudgedSplits, source: EncoderSource) -> nn.Module:
-        """The encoder with mean pooling, which tokenizes by itself."""
+        """The encoder with mean pooling or its own modules, which tokenizes by itself."""
         settings = self.settings.in_force
-        prompts = {"query": settings.query_prompt, "document": settings.document_prompt}
-        return new_embedder(source, prompts=prompts)
+        stored = {} if source.modules is None else dict(source.modules.prompts)
+        usual = "" if source.modules is None else stored.get(source.modules.default_prompt or "") or ""
+        for name, others in _NAMES_OF_PROMPTS.items():
+            given = settings.model_dump(include={f"{name}_prompt"}, exclude_unset=True)
+            known = [*given.values(), *(stored[other] for other in others if other in stored), usual]
+            stored[name] = known[0]
+        return new_embedder(source, prompts=stored)
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
         settings = self.settings
+        if not settings.num_steps(len(features)):
+            return
         batches = plan_batches(
             [row["pair"] for row in features],
             rows=settings.batch_rows,
@@ -242,8 +258,8 @@ class Retrieval(Task[JudgedSplits]):
         return scores
 
     def dataset(self, files: Mapping[Split, DataFile]) -> str:
-        """Name of the folder of the training collection."""
-        train = files[Split.TRAIN]
+        """Name of the folder of the training collection, or without one of the test collection."""
+        train = files.get(Split.TRAIN, files[Split.TEST])
         assert isinstance(train, Path)
         return train.resolve().name if train.is_dir() else beir.collection_folder(train).name
 
@@ -263,7 +279,7 @@ class Retrieval(Task[JudgedSplits]):
         """A SentenceTransformer folder, from which AutoModel loads the encoder."""
         embedder = cast("SentenceTransformer", network)
         module: Any = embedder[0]
-        save_encoder(folder, module.model, longest=module.max_seq_length, prompts=embedder.prompts)
+        save_encoder(folder, module.model, modules_of(embedder))
 
 
 def _read_all(files: Mapping[Split, DataFile], bad: BadRows) -> dict[Split, Judgements]:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from toolkit.checkpoint.manifest import MANIFEST_NAME, read_manifest
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.console import progress
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
@@ -37,8 +37,7 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
     """
     config, is_generator = source.config, is_decoder(source.config)
     is_causal, offset = is_generator and getattr(config, "is_causal", True) is not False, 0
-    if source.origin is not None and (source.origin / MANIFEST_NAME).is_file():
-        manifest = read_manifest(source.origin)
+    if (manifest := _manifest_of(source)) is not None:
         kinds = [get(kind) for kind in last_kinds(manifest)]
         origin = manifest.origin.get("family", "eurobert")
         is_imported_decoder = not manifest.step and not hub_type(origin).is_encoder
@@ -57,12 +56,36 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
     return form, offset
 
 
+def token_in_front(source: EncoderSource, form: Form) -> int | None:
+    """The id to put in front of a sentence, so that its first token is scored too; None where it has one, or had none.
+
+    That is the beginning of text, else its end, as in EleutherAI's lm-evaluation-harness. What was trained here is
+    scored as it was trained.
+    """
+    tokenizer, manifest = source.tokenizer, _manifest_of(source)
+    has_one = tokenizer("a", return_special_tokens_mask=True).special_tokens_mask[:1] == [1]
+    if form == "masked" or has_one or (manifest is not None and manifest.step):
+        return None
+    found: int | None = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    return found
+
+
+def _manifest_of(source: EncoderSource) -> CheckpointManifest | None:
+    is_own = source.origin is not None and (source.origin / MANIFEST_NAME).is_file()
+    return read_manifest(source.origin) if source.origin is not None and is_own else None
+
+
+def load_with_head(source: EncoderSource, form: Form, *, device: str | None = None) -> PreTrainedModel:
+    """The model of its own class, in fp32; on the device `meta` without weights, if it is whole."""
+    if is_decoder(source.config):
+        return load_network(AutoModelForCausalLM, source, device=device, is_causal=form == "causal", use_cache=False)
+    return load_network(AutoModelForMaskedLM, source, device=device)
+
+
 def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
     """The model with its head, in fp32; an encoder of a family of ours has the tensors of the family's decoder."""
-    if is_decoder(source.config):
-        return load_network(AutoModelForCausalLM, source, is_causal=form == "causal", use_cache=False)
-    encoder = load_network(AutoModelForMaskedLM, source)
-    if form == "masked":
+    encoder = load_with_head(source, form)
+    if form == "masked" or is_decoder(source.config):
         return encoder
     config, own = source.config.to_dict(), source.config.model_type
     family = HUB_TYPES[own]

@@ -13,7 +13,13 @@ from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.finetuning.named.published_forms import DataFile
-from toolkit.finetuning.pairs.likelihood import choose_form, load_language_model, log_likelihoods
+from toolkit.finetuning.pairs.likelihood import (
+    choose_form,
+    load_language_model,
+    load_with_head,
+    log_likelihoods,
+    token_in_front,
+)
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
@@ -68,7 +74,7 @@ class MinimalPairs(Task[list[Pair]]):
         return found
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder as it is: a sentence is scored between what its own tokenizer puts around it."""
+        """The encoder as it is: a sentence is scored between what its tokenizer puts around it (`token_in_front`)."""
         return source
 
     def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
@@ -76,11 +82,13 @@ class MinimalPairs(Task[list[Pair]]):
 
         The frame itself is not scored, nor a first token where it would be predicted at the position before.
         """
-        _, offset = choose_form(source, self.settings.form)
+        form, offset = choose_form(source, self.settings.form)
+        front = [] if (token := token_in_front(source, form)) is None else [token]
         sentences = [sentence for pair in data for sentence in pair.sentences]
         encoded = source.tokenizer(sentences, return_special_tokens_mask=True, verbose=False)
         inputs = []
-        for number, (ids, frame) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
+        for number, (own, marks) in enumerate(zip(encoded.input_ids, encoded.special_tokens_mask, strict=True)):
+            ids, frame = [*front, *own], [*(1 for _ in front), *marks]
             targets = [position for position in range(offset, len(ids)) if not frame[position]]
             if not targets or len(ids) > source.max_length:
                 problem = (
@@ -90,8 +98,12 @@ class MinimalPairs(Task[list[Pair]]):
                 )
                 place = f"{data[number // 2].place}: {(_GOOD, _BAD)[number % 2]!r}"
                 raise UserError(f"{place} {problem}. Correct or remove the row.")
-            inputs.append({"input_ids": list(ids), "targets": targets})
+            inputs.append({"input_ids": ids, "targets": targets})
         return {Split.TRAIN: [], Split.TEST: inputs}
+
+    def check(self, source: EncoderSource) -> None:
+        """Refuse a model without a head, as a sentence encoder is."""
+        load_with_head(source, choose_form(source, self.settings.form)[0], device="meta")
 
     def network(self, data: list[Pair], source: EncoderSource) -> nn.Module:
         """The language model with its own head."""
@@ -133,8 +145,11 @@ class MinimalPairs(Task[list[Pair]]):
         return 0.5
 
     def result_fields(self, data: list[Pair], source: EncoderSource) -> dict[str, Any]:
-        """The form that the model was scored in, and the number of pairs."""
-        return {"form": choose_form(source, self.settings.form)[0], "pairs": len(data)}
+        """The form that the model was scored in, the number of pairs, and a token that was put in front of them."""
+        form, _ = choose_form(source, self.settings.form)
+        token = token_in_front(source, form)
+        front = {} if token is None else {"front": str(source.tokenizer.convert_ids_to_tokens(token))}
+        return {"form": form, "pairs": len(data), **front}
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Refuse: nothing is trained."""

@@ -15,7 +15,7 @@ from torch import nn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
-from toolkit.finetuning.heads import has_head_file, load_classifier, new_classifier, save_classifier
+from toolkit.finetuning.heads import LABELS_FILE, has_head_file, load_classifier, new_classifier, save_classifier
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
@@ -154,7 +154,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
     def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:
         """The classifier."""
-        return load_classifier(source.model)
+        return load_classifier(source.model).network
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
         """Texts, truncated where they are longer than the model takes."""
@@ -219,15 +219,14 @@ class SequenceClassification(Task[LabelledTexts]):
         finally:
             network.classifier = last
         if data.labels.classes is not None:
-            (folder / "labels.json").write_text(
-                json.dumps(data.labels.classes.labels, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+            labels = json.dumps(data.labels.classes.labels, ensure_ascii=False)
+            (folder / LABELS_FILE).write_text(f"{labels}\n", encoding="utf-8")
 
     @staticmethod
     def usage(model: Path) -> str:
         """A pipeline, where transformers loads encoder and head together."""
         if has_head_file(model):
-            return f"toolkit.finetuning.load_classifier({str(model)!r})"
+            return f"toolkit.finetuning.load_classifier({str(model)!r})('a text')"
         return f"transformers.pipeline('text-classification', model={str(model)!r})('a text')"
 
     def baseline(self, data: LabelledTexts) -> float | None:

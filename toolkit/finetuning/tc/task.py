@@ -154,7 +154,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
                 f"transformers has no token classification for {source.model} ({source.config.model_type}). "
                 "Use an encoder that it has one for, such as EuroBERT, BERT, RoBERTa or ModernBERT."
             )
-        changes = {"classifier_dropout": 0.0} if self.is_paper else {}
+        changes: dict[str, Any] = {"classifier_dropout": 0.0} if self.is_paper else {}
         return load_network(AutoModelForTokenClassification, source, labels=data.tags, **changes)
 
     def decode(

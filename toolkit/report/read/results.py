@@ -74,9 +74,14 @@ class Results:
     @property
     def makers(self) -> dict[str, int]:
         """Numbers of runs by the versions, device and dtype that made them; empty where no run tells."""
-        makers = ({"unknown": ""} if cell.made_by is None else cell.made_by for cell in self.cells)
-        found = Counter(", ".join(f"{name} {value}".strip() for name, value in maker.items()) for maker in makers)
+        found = Counter(map(_maker, self.cells))
         return {} if found.keys() == {"unknown"} else dict(found)
+
+    @property
+    def most_makers(self) -> int:
+        """The most of them that made scores of one task: pairs are fp32 beside what is trained in bf16."""
+        pairs = {(cell.task, _maker(cell)) for cell in self.cells}
+        return max(Counter(task for task, _ in pairs).values(), default=0)
 
     @property
     def omission(self) -> str:
@@ -99,6 +104,10 @@ class Results:
         for cell in self.cells:
             found.setdefault((cell.model, cell.task), []).append(cell)
         return found
+
+
+def _maker(cell: Score) -> str:
+    return ", ".join(f"{name} {value}" for name, value in cell.made_by.items()) if cell.made_by else "unknown"
 
 
 def read_results(folders: Iterable[Path]) -> Results:
