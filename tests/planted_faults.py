@@ -207,9 +207,9 @@ FAULTS = (
     ),
     Fault(
         name="merge: a run is resumed from weights alone",
-        path="toolkit/run/start.py",
-        old="if not self.own.has_moments:",
-        new="if False:",
+        path="toolkit/run/identity.py",
+        old="    if not manifest.has_moments:",
+        new="    if False:",
         tests=("tests/training/test_initial_weights.py",),
     ),
     Fault(

@@ -1,5 +1,6 @@
 """What a run will take, against counts by hand."""
 
+import math
 import re
 
 import numpy as np
@@ -27,6 +28,23 @@ def test_parameters_steps_and_disk(tmp_path):
     assert "steps 1 to 10: clm, 10 steps\nsteps 11 to 20: mlm, 10 steps" in text
     # Of 4, 5, 8, 10, 12, 15, 16, 20: the newest two, and 5, 10, 15, 20.
     assert "5 checkpoints kept at the end" in text
+    light = declare_run(str(tmp_path / "run.toml"), ["checkpoint.keep_every=5", "checkpoint.keep_weights_only=true"])
+    assert "4 checkpoints kept at the end, 2 of them as weights alone" in "\n".join(forecast(light, data=None))
+
+
+def test_epochs_are_steps_before_the_start(tmp_path):
+    """Of a blend too, and behind a batch-size warm-up of two steps of 8 rows."""
+    path = str(write_run(tmp_path))
+    run = open_run_data(declare_run(path))
+    alone, blend = run.rows.num_rows, f"[{{path='{tmp_path}/corpus'}}, {{path='{tmp_path}/validation'}}]"
+    both = alone + run.validation_rows[""].num_rows
+    warmup = "global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1024"
+    overrides = [
+        f"schedule.0={{objective='clm', epochs=1.5, {warmup}}}",
+        f"schedule.1={{objective='mlm', epochs=1, data={{train={blend}}}}}",
+    ]
+    steps = [phase.steps for phase in declare_run(path, overrides).settings.schedule]
+    assert steps == [2 + math.ceil((math.ceil(1.5 * alone) - 16) / 16), math.ceil(both / 8)]
 
 
 def test_arithmetic_is_that_of_the_batches(tmp_path):

@@ -102,11 +102,13 @@ def checkpoint_bytes(settings: RunSettings) -> int | None:
     return parameter_counts(settings.model).total * _BYTES_PER_PARAMETER
 
 
-def checkpoints_kept(run: DeclaredRun) -> int:
-    """Checkpoints that are there at the end; one more while the last is written."""
-    keep, last = run.settings.checkpoint, run.plan.schedule.total_steps
-    saved = [step for step in range(run.plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
-    return len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))
+def checkpoints_kept(run: DeclaredRun) -> tuple[int, int]:
+    """Checkpoints that are there at the end, whole ones and weights alone; one more while the last is written."""
+    keep, first, last = run.settings.checkpoint, run.plan.first_step, run.plan.schedule.total_steps
+    saved = [step for step in range(first + (first > 0), last + 1) if keep.is_due(step) or step == last]
+    newest = saved[-keep.keep :]
+    older = len({step for step in saved if keep.is_kept(step)}.difference(newest)) + bool(keep.keep_best)
+    return (len(newest), older) if keep.keep_weights_only else (len(newest) + older, 0)
 
 
 def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
@@ -132,10 +134,11 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     lines.insert(1, f"model FLOPs: {whole.flops / whole.positions:.3g} per token, {whole.flops:.3g} in all{of}")
     if machines is not None:
         lines.append(f"time: {machines.describe(whole.flops)}")
-    kept = checkpoints_kept(run)
+    kept, light = checkpoints_kept(run)
+    as_weights = f", {light:,} of them as weights alone" if light else ""
     lines.append(
-        f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
-        f"{_gigabytes((kept + 1) * size)} of disk while the last is written"
+        f"checkpoints: {_gigabytes(size)} each, {counted(kept + light, 'checkpoint')} kept at the end{as_weights}; "
+        f"{_gigabytes((kept + 1 + light / 3) * size)} of disk while the last is written"
     )
     if data is not None:
         corpora = {named.corpus.path: named.corpus for part in data.training for named in part.corpora}

@@ -86,10 +86,13 @@ def copy_checkpoint(folder: Path, url: str) -> None:
         there = read(last)
         if there == content:
             return
-        # One that is damaged is replaced.
+        # One that is damaged is replaced; one that has lost its moments here in the meantime is not.
         try:
             with suppress(CheckpointError):
-                check_same_run(parse_manifest(there, last).settings, saved_settings(manifest))
+                copied = parse_manifest(there, last)
+                if copied.without_moments() == manifest:
+                    return
+                check_same_run(copied.settings, saved_settings(manifest))
         except SettingsError as error:
             raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
     Checkpoint(folder, manifest).check_sizes()

@@ -94,6 +94,8 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     run.engine.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks)
+        if state.step == 0 and run.saver.is_due(state):
+            run.saver.save(state, hooks)
     is_stopping = errors.should_stop(run.is_stop_requested)
     while state.step < run.stop and not is_stopping:
         started = time.perf_counter()
@@ -146,4 +148,6 @@ def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
     # What a hook met before does not cost the step its evaluation.
     losses, of_corpora = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
     hooks.each(lambda hook: hook.after_evaluation(info, {**losses, **of_corpora}))
-    return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
+    state = info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
+    run.saver.after_evaluation(state)
+    return state
