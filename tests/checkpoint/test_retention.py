@@ -132,9 +132,5 @@ def test_a_kill_leaves_a_checkpoint_with_its_moments_or_without(
     assert open_checkpoint(older).manifest.has_moments == (call == "replace")
     drop_moments(root, 1)
     assert not open_checkpoint(older).manifest.has_moments
-    assert sorted(path.name for path in older.iterdir()) == [
-        "manifest.json",
-        "tokenizer",
-        "weights-00000-of-00001.safetensors",
-    ]
+    assert {path.name.split("-")[0] for path in older.iterdir()} == {"manifest.json", "tokenizer", "weights"}
     assert open_checkpoint(newer).manifest.has_moments

@@ -2,16 +2,19 @@
 
 CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on an Intel processor without AMX up to
 1.8 times as much. So a short training step is timed in both, once per processor, number of threads and version of
-torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree.
+torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. Those of a
+busy machine, which differ from one moment to the next, are not kept.
 """
 
+import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from toolkit.core.cache import CachedResult
 from toolkit.core.environment import given_threads
@@ -20,12 +23,28 @@ from toolkit.engine import gpus
 
 Precision = Literal["fp32", "bf16"]
 """Compute dtype of a run."""
+Seconds = dict[Precision, float]
+"""Of a step, in each dtype."""
 
 _NEEDED_SPEED_UP = 1.2
 _TIMED_STEPS = 3
-_PATIENCE_SECONDS = 1.0
-_VERSION = 1
+_LARGEST_SPREAD = 1.2
+"""Of speed-ups that agree."""
+_VERSION = 2
 """Of the timed step; another one is another measurement."""
+_log = logging.getLogger(__name__)
+
+
+class Turn(NamedTuple):
+    """A step in each dtype, one right after the other."""
+
+    wall: Seconds
+    cpu: Seconds
+    """Of all threads, which other processes lengthen little."""
+
+
+_for_now = dict[Path, Seconds]()
+"""What this process measured on a busy machine, by where it would be kept."""
 
 
 def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:
@@ -42,35 +61,51 @@ def faster_on_this_cpu(
     threads: int,
     *,
     step: str = "pretraining",
-    measure: Callable[[int], dict[Precision, float]] | None = None,
+    measure: Callable[[int], Sequence[Turn]] | None = None,
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
-    `measure` takes the threads and returns the seconds of a step in each dtype, by default `time_steps`.
+    `measure` takes the threads and returns what `time_in_turns` does, by default `time_steps`.
     """
     cached = CachedResult("precision", _description(threads, step))
-    with ExitStack() as stack:
-        kept: dict[Precision, float] | None = cached.read()
-        if kept is None:
-            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
-            # be written costs a second at each start.
-            with suppress(OSError):
-                stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
-            kept = cached.read()
-        seconds = kept or (measure or time_steps)(threads)
-        if kept is None:
-            cached.write(seconds)
+    seconds, source = _kept_or_measured(cached, partial(measure or time_steps, threads))
     speed_up = seconds["fp32"] / seconds["bf16"]
     precision: Precision = "bf16" if speed_up >= _NEEDED_SPEED_UP else "fp32"
-    source = f"kept in {cached.path}" if kept else "just measured"
     return precision, (
         f"on this CPU a step takes {seconds['bf16']:.3f} s in bf16 and {seconds['fp32']:.3f} s in fp32 ({source}); "
         f"bf16 is chosen where it is {_NEEDED_SPEED_UP} times as fast"
     )
 
 
-def time_steps(threads: int) -> dict[Precision, float]:
-    """Seconds of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
+def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]]) -> tuple[Seconds, str]:
+    """Seconds of a step, and where they are from; kept where wall and CPU times of all turns give one speed-up."""
+    with ExitStack() as stack:
+        kept = cached.read()
+        if kept is None and cached.path not in _for_now:
+            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
+            # be written costs a second at each start.
+            with suppress(OSError):
+                stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
+            kept = cached.read()
+        if kept is not None:
+            return kept, f"kept in {cached.path}"
+        if cached.path not in _for_now:
+            turns = measure()
+            speed_ups = [seconds["fp32"] / seconds["bf16"] for turn in turns for seconds in turn]
+            if max(speed_ups) <= _LARGEST_SPREAD * min(speed_ups):
+                cached.write(seconds := _fastest([turn.wall for turn in turns]))
+                return seconds, "just measured"
+            _log.warning("the CPU is busy, so whether fp32 or bf16 is faster is measured for this run only")
+            _for_now[cached.path] = _fastest([turn.cpu for turn in turns])
+        return _for_now[cached.path], "CPU time, on a busy machine"
+
+
+def _fastest(times: Sequence[Seconds]) -> Seconds:
+    return {precision: min(seconds[precision] for seconds in times) for precision in times[0]}
+
+
+def time_steps(threads: int) -> list[Turn]:
+    """Turns of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
     import torch
 
     from toolkit.core.types import AttentionKind
@@ -99,20 +134,19 @@ def time_steps(threads: int) -> dict[Precision, float]:
     return time_in_turns(threads, step)
 
 
-def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Precision, float]:
-    """Seconds of the fastest of some steps in each dtype, taken in turns, on `threads` threads; about a second."""
-    seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
+def time_in_turns(threads: int, step: Callable[[Precision], None]) -> list[Turn]:
+    """Three turns of a step in each dtype, on `threads` threads, behind one that builds kernels; about a second."""
+    turns, precisions = list[Turn](), get_args(Precision)
     with cpu_threads(threads):
-        # In turns, so that a neighbour's load meets both; the first of each builds kernels.
-        begun = time.perf_counter()
-        for number in range(1 + _TIMED_STEPS):
-            if number > 1 and time.perf_counter() - begun > _PATIENCE_SECONDS:
-                break
-            for precision, times in seconds.items():
-                started = time.perf_counter()
+        for _ in range(1 + _TIMED_STEPS):
+            turn = Turn({}, {})
+            for precision in precisions:
+                wall, cpu = time.perf_counter(), time.process_time()
                 step(precision)
-                times.append(time.perf_counter() - started)
-    return {precision: min(times[1:]) for precision, times in seconds.items()}
+                turn.wall[precision] = time.perf_counter() - wall
+                turn.cpu[precision] = time.process_time() - cpu
+            turns.append(turn)
+    return turns[1:]
 
 
 @contextmanager
