@@ -15,6 +15,7 @@ from toolkit.run.step_plan import StepPlan
 
 _ENDLESS = 1 << 40
 """Steps."""
+_WORTH_EPOCHS = 4
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
             f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
             f"{takes} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
         )
+        if taken > _WORTH_EPOCHS * rows.num_rows:
+            lines.append(
+                f"{corpus.place}: text repeated more than {_WORTH_EPOCHS} times adds little to what a decoder learns "
+                "(arXiv 2305.16264; masks that change hold out longer): more text, or fewer steps, are worth more"
+            )
         if left_out := tokens_left_out(corpus, rows, part.settings):
             lines.append(left_out)
     return lines
