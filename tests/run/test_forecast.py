@@ -36,12 +36,13 @@ def test_epochs_are_steps_before_the_start(tmp_path):
     """Of a blend too, and behind a batch-size warm-up of two steps of 8 rows."""
     path = str(write_run(tmp_path))
     run = open_run_data(declare_run(path))
-    alone, blend = run.rows.num_rows, f"[{{path='{tmp_path}/corpus'}}, {{path='{tmp_path}/validation'}}]"
+    alone, folders = run.rows.num_rows, (tmp_path / "corpus", tmp_path / "validation")
+    blend = ", ".join(f"{{path='{folder}', weight=1}}" for folder in folders)
     both = alone + run.validation_rows[""].num_rows
     warmup = "global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1024"
     overrides = [
         f"schedule.0={{objective='clm', epochs=1.5, {warmup}}}",
-        f"schedule.1={{objective='mlm', epochs=1, data={{train={blend}}}}}",
+        f"schedule.1={{objective='mlm', epochs=1, data={{train=[{blend}]}}}}",
     ]
     steps = [phase.steps for phase in declare_run(path, overrides).settings.schedule]
     assert steps == [2 + math.ceil((math.ceil(1.5 * alone) - 16) / 16), math.ceil(both / 8)]
