@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.engine import precision as module
-from toolkit.engine.precision import Turn, choose_precision, faster_on_this_cpu, time_steps
+from toolkit.engine.precision import Turn, choose_precision, faster_on_this_cpu, time_steps, timed_speed
 
 
 class _Measure:
@@ -60,6 +60,12 @@ def test_a_busy_moment_decides_for_one_run(
     assert [faster_on_this_cpu(2, measure=measure)[0] for _ in range(2)] == ["bf16"] * 2
     assert (measure.threads, bool(list(cache.glob("precision-*.json")))) == ([2], is_kept)
     assert ("for this run only" in caplog.text) == (not is_kept)
+
+
+def test_the_speed_of_the_timed_step_is_that_of_what_is_kept() -> None:
+    assert timed_speed(2, "bf16") is None
+    faster_on_this_cpu(2, measure=_Measure(2.0, 1.0))
+    assert timed_speed(2, "bf16") == 2 * timed_speed(2, "fp32") > 1e9
 
 
 def test_of_those_that_start_together_one_measures() -> None:

@@ -19,7 +19,11 @@ from typing import Literal, NamedTuple, get_args
 from toolkit.core.cache import CachedResult
 from toolkit.core.environment import given_threads
 from toolkit.core.locks import locked_file
+from toolkit.core.types import AttentionKind
 from toolkit.engine import gpus
+from toolkit.model.config import ModelSettings
+from toolkit.model.flops import attended_pairs, training_flops
+from toolkit.model.presets import model_settings
 
 Precision = Literal["fp32", "bf16"]
 """Compute dtype of a run."""
@@ -32,6 +36,7 @@ _LARGEST_SPREAD = 1.2
 """Of speed-ups that agree."""
 _VERSION = 2
 """Of the timed step; another one is another measurement."""
+_ROWS, _LENGTH = 4, 128
 _log = logging.getLogger(__name__)
 
 
@@ -53,8 +58,20 @@ def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precis
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
     if gpus.has_gpu():
         return "bf16", "the run is on GPUs"
-    threads = given_threads() or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine)
-    return faster_on_this_cpu(threads)
+    return faster_on_this_cpu(threads_of_rank(ranks_per_machine))
+
+
+def threads_of_rank(ranks_per_machine: int) -> int:
+    """CPU threads of each rank."""
+    return given_threads() or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine)
+
+
+def timed_speed(threads: int, precision: Precision) -> float | None:
+    """Model FLOPs a second of the timed step on this CPU; None where nothing is kept of it."""
+    seconds = CachedResult("precision", _description(threads, "pretraining")).read()
+    pairs = attended_pairs(_model(), AttentionKind.BIDIRECTIONAL, [_LENGTH] * _ROWS)
+    flops = training_flops(_model(), tokens=_ROWS * _LENGTH, targets=_ROWS * _LENGTH / 3, attended_pairs=pairs)
+    return None if seconds is None else flops / seconds[precision]
 
 
 def faster_on_this_cpu(
@@ -108,15 +125,12 @@ def time_steps(threads: int) -> list[Turn]:
     """Turns of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
     import torch
 
-    from toolkit.core.types import AttentionKind
     from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
-    from toolkit.model.presets import model_settings
 
-    settings = model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)
-    ids_BS = torch.arange(4 * 128).view(4, 128)
-    positions_N = torch.arange(0, 4 * 128, 3)
-    encoders: dict[Precision, Encoder] = {"fp32": Encoder(settings), "bf16": Encoder(settings).bfloat16()}
+    ids_BS = torch.arange(_ROWS * _LENGTH).view(_ROWS, _LENGTH)
+    positions_N = torch.arange(0, _ROWS * _LENGTH, 3)
+    encoders: dict[Precision, Encoder] = {"fp32": Encoder(_model()), "bf16": Encoder(_model()).bfloat16()}
     for encoder in encoders.values():
         initialize_(encoder, seed=0)
 
@@ -132,6 +146,10 @@ def time_steps(threads: int) -> list[Turn]:
         ).backward()
 
     return time_in_turns(threads, step)
+
+
+def _model() -> ModelSettings:
+    return model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)
 
 
 def time_in_turns(threads: int, step: Callable[[Precision], None]) -> list[Turn]:

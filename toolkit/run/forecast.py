@@ -8,20 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolkit.core.allocator import available_memory
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, rounded
 from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.gpus import peak_flops
+from toolkit.engine.precision import threads_of_rank, timed_speed
 from toolkit.model.flops import attended_pairs, training_flops
 from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
+from toolkit.parallel.memory import PROCESS_BYTES
 from toolkit.run.data import RunData
 from toolkit.run.declared import DeclaredRun
-from toolkit.run.division import Division, parts_in_words, rank_memories
+from toolkit.run.division import Division, main_memory, parts_in_words, rank_memories
 from toolkit.run.settings import RunSettings
 
 _SAMPLED_ROWS = 32
@@ -159,6 +162,20 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
     layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(division.ds_config)}, {counted(ranks, 'rank')}"
     needed = f"{worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"
     return [f"memory per rank{of}, on GPUs: {needed}"]
+
+
+def forecast_here(run: DeclaredRun, division: Division, *, num_ranks: int, flops: float | None) -> list[str]:
+    """Main memory of a rank on this machine, which has no GPU, and the time where the speed of its CPU was measured."""
+    if run.settings.model.vocab_size is None:
+        return []
+    free, threads = available_memory() / 1e9, threads_of_rank(num_ranks)
+    needed = rounded((PROCESS_BYTES + main_memory(run, division)) / 1e9)
+    lines = [f"memory per rank, on this CPU: about {needed} GB; {free:.1f} GB are free"]
+    speed = None if run.settings.precision is None else timed_speed(threads, run.settings.precision)
+    if speed is not None and flops is not None:
+        hours = rounded(flops / speed / num_ranks / 3600)
+        lines.append(f"time: about {hours} hours on this CPU, at the {speed / 1e12:.2g} TFLOP/s of a small step")
+    return lines
 
 
 def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:

@@ -123,7 +123,7 @@ def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> Non
     first = settings.first_weights
     assert first is not None
     if first.optimizer == "keep" and not manifest.has_moments:
-        asked = first.key if settings.fork else 'init.optimizer="keep"'
+        asked = "a fork goes on with the optimizer" if settings.fork else 'init.optimizer="keep"'
         found = "a run's weights alone" if "run" in manifest.settings else "an imported model"
         found = "a merge of checkpoints" if manifest.merged else found
         remedy = "A new run may start from them: init.from." if settings.fork else 'Set init.optimizer = "reset".'
