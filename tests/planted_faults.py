@@ -1698,8 +1698,8 @@ FAULTS = (
     Fault(
         name="fine-tuning: weights are taken that were trained on other inputs",
         path="toolkit/finetuning/training_folder.py",
-        old='open_training_folder(folder, {**declared, "start": _digest(network, inputs)})',
-        new="open_training_folder(folder, declared)",
+        old='_open(folder, {**declared, "start": _digest(network, inputs)})',
+        new="_open(folder, declared)",
         tests=("tests/finetuning/test_cell.py::test_trained_weights_are_taken_for_the_same_start_and_inputs_alone",),
     ),
     Fault(

@@ -74,13 +74,14 @@ def retain(
 def drop_moments(root: Path, keep: int, *, in_use: Container[int] = ()) -> None:
     """Leave the weights alone of what stays beside the `keep` newest; a kill leaves each whole, with moments or not."""
     for step, folder in _older(root, keep):
-        if step not in in_use:
-            with _explained("remove the moments of", folder), suppress(CheckpointError):
-                manifest = read_manifest(folder)
-                if manifest.has_moments:
-                    atomic_write(folder / MANIFEST_NAME, manifest_bytes(manifest.without_moments()))
-                for left in (*folder.glob("exp_avg*"), *folder.glob(PARTIAL_FILES)):
-                    left.unlink()
+        if step in in_use:
+            continue
+        with _explained("remove the moments of", folder), suppress(CheckpointError):
+            manifest = read_manifest(folder)
+            if manifest.has_moments:
+                atomic_write(folder / MANIFEST_NAME, manifest_bytes(manifest.without_moments()))
+            for left in (*folder.glob("exp_avg*"), *folder.glob(PARTIAL_FILES)):
+                left.unlink()
 
 
 def _older(root: Path, keep: int) -> Iterator[tuple[int, Path]]:

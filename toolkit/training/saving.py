@@ -49,6 +49,11 @@ class CheckpointSaver:
         """True while this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
         return self._in_flight is not None and self._in_flight.is_writing
 
+    def save_if_due(self, state: RunState, hooks: HookList) -> None:
+        """Save after a step where that is due, and before the first one; collective. The last is `save_last`'s."""
+        if self.is_due(state) and (state.step == 0 or state.step != self._saved_step):
+            self.save(state, hooks)
+
     def save(self, state: RunState, hooks: HookList) -> None:
         """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
         self.finish(hooks)
