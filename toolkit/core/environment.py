@@ -36,7 +36,7 @@ def wait_passively() -> None:
 
     Threads that spin keep cores busy that other processes need: several times as slow on a machine that is not alone.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY") or "PASSIVE"
 
 
 def given_threads() -> int | None:

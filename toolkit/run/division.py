@@ -212,6 +212,9 @@ def main_memory(run: DeclaredRun, division: Division) -> int:
     pairs = attended_pairs(model, AttentionKind.BIDIRECTIONAL, [seen]) * rows * length // seen
     width = 4 if run.settings.precision == "fp32" else 2
     shared = run.settings.parallel.tp * run.settings.parallel.pp
+    if run.settings.train.activation_checkpointing != "none":
+        # Those of the block at work.
+        shared *= model.num_hidden_layers
     return memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
 
 
