@@ -14,10 +14,15 @@ from toolkit.engine.precision import Turn, choose_precision, faster_on_this_cpu,
 class _Measure:
     """Injected times; counts its calls and the threads it was asked about."""
 
-    def __init__(self, fp32: float, bf16: float, *, wall: tuple[float, ...] = (1.0, 1.0, 1.0)) -> None:
-        """`wall` is how much longer a bf16 step takes by the wall in each turn."""
+    def __init__(
+        self, fp32: float, bf16: float, *, wall: tuple[float, ...] = (1, 1, 1), cpu: tuple[float, ...] = (1, 1, 1)
+    ) -> None:
+        """`wall` and `cpu` are how much longer a bf16 step takes in each turn."""
         self.threads = list[int]()
-        self._turns = [Turn({"fp32": fp32, "bf16": bf16 * more}, {"fp32": fp32, "bf16": bf16}) for more in wall]
+        self._turns = [
+            Turn({"fp32": fp32, "bf16": bf16 * more}, {"fp32": fp32, "bf16": bf16 * longer})
+            for more, longer in zip(wall, cpu, strict=True)
+        ]
 
     def __call__(self, threads: int) -> list[Turn]:
         self.threads.append(threads)
@@ -50,13 +55,18 @@ def test_a_machine_is_measured_once(cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wall", "is_kept"), [((1.0, 1.19, 1.0), True), ((1.0, 1.0, 1.3), False), ((3.0, 3.0, 3.0), False)]
+    ("wall", "cpu", "is_kept"),
+    [((1, 1.19, 1), (9, 1, 1), True), ((1, 9, 3), (1, 1.1, 1), True), ((1, 9, 3), (1, 1.3, 1), False)],
 )
 def test_a_busy_moment_decides_for_one_run(
-    cache: Path, caplog: pytest.LogCaptureFixture, wall: tuple[float, ...], is_kept: bool
+    cache: Path,
+    caplog: pytest.LogCaptureFixture,
+    wall: tuple[float, ...],
+    cpu: tuple[float, ...],
+    is_kept: bool,
 ) -> None:
-    """By CPU time, which the load of others does not change."""
-    measure = _Measure(2.0, 1.0, wall=wall)
+    """Only where neither wall nor CPU time gives the same speed-up in all turns."""
+    measure = _Measure(2.0, 1.0, wall=wall, cpu=cpu)
     assert [faster_on_this_cpu(2, measure=measure)[0] for _ in range(2)] == ["bf16"] * 2
     assert (measure.threads, bool(list(cache.glob("precision-*.json")))) == ([2], is_kept)
     assert ("for this run only" in caplog.text) == (not is_kept)

@@ -2,8 +2,8 @@
 
 CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on an Intel processor without AMX up to
 1.8 times as much. So a short training step is timed in both, once per processor, number of threads and version of
-torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. Those of a
-busy machine, which differ from one moment to the next, are not kept.
+torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. What differs
+from one moment to the next, as on a busy machine, is not kept.
 """
 
 import logging
@@ -95,7 +95,7 @@ def faster_on_this_cpu(
 
 
 def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]]) -> tuple[Seconds, str]:
-    """Seconds of a step, and where they are from; kept where wall and CPU times of all turns give one speed-up."""
+    """Seconds of a step, and where they are from; kept where all turns give one speed-up, by the wall or by the CPU."""
     with ExitStack() as stack:
         kept = cached.read()
         if kept is None and cached.path not in _for_now:
@@ -107,18 +107,15 @@ def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]
         if kept is not None:
             return kept, f"kept in {cached.path}"
         if cached.path not in _for_now:
-            turns = measure()
-            speed_ups = [seconds["fp32"] / seconds["bf16"] for turn in turns for seconds in turn]
-            if max(speed_ups) <= _LARGEST_SPREAD * min(speed_ups):
-                cached.write(seconds := _fastest([turn.wall for turn in turns]))
-                return seconds, "just measured"
+            for times in zip(*measure(), strict=True):
+                speed_ups = [seconds["fp32"] / seconds["bf16"] for seconds in times]
+                fastest: Seconds = {dtype: min(seconds[dtype] for seconds in times) for dtype in times[0]}
+                if max(speed_ups) <= _LARGEST_SPREAD * min(speed_ups):
+                    cached.write(fastest)
+                    return fastest, "just measured"
             _log.warning("the CPU is busy, so whether fp32 or bf16 is faster is measured for this run only")
-            _for_now[cached.path] = _fastest([turn.cpu for turn in turns])
+            _for_now[cached.path] = fastest
         return _for_now[cached.path], "CPU time, on a busy machine"
-
-
-def _fastest(times: Sequence[Seconds]) -> Seconds:
-    return {precision: min(seconds[precision] for seconds in times) for precision in times[0]}
 
 
 def time_steps(threads: int) -> list[Turn]:
