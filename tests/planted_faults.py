@@ -965,6 +965,20 @@ FAULTS = (
         tests=("tests/checkpoint/test_retention.py",),
     ),
     Fault(
+        name="checkpoint: moments are deleted that the manifest has",
+        path="toolkit/checkpoint/retention.py",
+        old="            if manifest.has_moments:",
+        new="            if False:",
+        tests=("tests/checkpoint/test_retention.py",),
+    ),
+    Fault(
+        name="checkpoint: the best by the losses on another validation corpus is kept",
+        path="toolkit/run/metrics.py",
+        old="0 < step <= up_to and _validation(read_manifest(path).corpora) == _validation(corpora)",
+        new="0 < step <= up_to and read_manifest(path)",
+        tests=("tests/training/test_saving.py::test_the_best_is_by_losses_on_the_present_validation_corpus",),
+    ),
+    Fault(
         name="checkpoint: multiples of keep_every are not saved",
         path="toolkit/checkpoint/retention.py",
         old="return self.is_kept(step) or (",

@@ -1,6 +1,7 @@
 """When a run saves: at multiples of `every` and of `keep_every`, at `keep_at`, at its best and at its last step."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_run
+from toolkit.run.metrics import best_step
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.distributed import run_distributed
 
@@ -85,6 +88,18 @@ def test_the_best_step_is_saved_and_kept(run_file, capfd):
     best = min(losses, key=losses.get)
     assert [step for step, _ in step_folders(run_file.parent / "best" / "checkpoints")] == [7, best]
     assert f"lowest validation loss: {losses[best]:.4f} at step {best} (" in capfd.readouterr().out
+
+
+def test_the_best_is_by_losses_on_the_present_validation_corpus(run_file):
+    """It is another one from step 5 on, whose losses have risen since."""
+    folder, best = run_file.parent / "other", ("lr.peak=1", "eval.every=1", "checkpoint.keep_best=true")
+    case = RunCase(str(run_file), "zero0", (f"run.dir={folder}", *_SHORT, *best), until=5)
+    case()
+    replace(case, overrides=(*case.overrides, f"data.validation={run_file.parent / 'corpus'}"), until=None)()
+    losses = {line["step"]: line["eval_loss"]["mlm"] for line in read_metrics(folder)}
+    later = {step: loss for step, loss in losses.items() if step > 5}
+    assert min(losses[step] for step in range(1, 6)) < min(later.values())
+    assert best_step(RunFolder(folder), "mlm", RunFolder(folder).newest_manifest().corpora).step in later
 
 
 def test_weights_alone_stay_of_what_is_kept(run_file):
