@@ -119,6 +119,9 @@ class _NeverSaves:
     def is_due(self, state: Any) -> bool:
         return False
 
+    def save_if_due(self, state: Any, hooks: Any) -> None:
+        pass
+
     def advance(self, hooks: Any) -> None:
         pass
 

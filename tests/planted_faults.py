@@ -207,9 +207,9 @@ FAULTS = (
     ),
     Fault(
         name="merge: a run is resumed from weights alone",
-        path="toolkit/run/start.py",
-        old="if not self.own.has_moments:",
-        new="if False:",
+        path="toolkit/run/identity.py",
+        old="    if not manifest.has_moments:",
+        new="    if False:",
         tests=("tests/training/test_initial_weights.py",),
     ),
     Fault(
@@ -986,6 +986,20 @@ FAULTS = (
         tests=("tests/checkpoint/test_retention.py",),
     ),
     Fault(
+        name="checkpoint: moments are deleted that the manifest has",
+        path="toolkit/checkpoint/retention.py",
+        old="            if manifest.has_moments:",
+        new="            if False:",
+        tests=("tests/checkpoint/test_retention.py",),
+    ),
+    Fault(
+        name="checkpoint: the best by the losses on another validation corpus is kept",
+        path="toolkit/run/metrics.py",
+        old="0 < step <= up_to and _validation(read_manifest(path).corpora) == _validation(corpora)",
+        new="0 < step <= up_to and read_manifest(path)",
+        tests=("tests/training/test_saving.py::test_the_best_is_by_losses_on_the_present_validation_corpus",),
+    ),
+    Fault(
         name="checkpoint: multiples of keep_every are not saved",
         path="toolkit/checkpoint/retention.py",
         old="return self.is_kept(step) or (",
@@ -1740,8 +1754,8 @@ FAULTS = (
     Fault(
         name="fine-tuning: weights are taken that were trained on other inputs",
         path="toolkit/finetuning/training_folder.py",
-        old='open_training_folder(folder, {**declared, "start": _digest(network, inputs)})',
-        new="open_training_folder(folder, declared)",
+        old='_open(folder, {**declared, "start": _digest(network, inputs)})',
+        new="_open(folder, declared)",
         tests=("tests/finetuning/test_cell.py::test_trained_weights_are_taken_for_the_same_start_and_inputs_alone",),
     ),
     Fault(

@@ -170,6 +170,8 @@ def test_settings_defaults_and_bounds() -> None:
         "keep": 2,
         "keep_every": None,
         "keep_at": (),
+        "keep_best": False,
+        "keep_weights_only": False,
         "copy_to": None,
     }
     for key in ("every", "keep", "keep_every"):

@@ -5,8 +5,8 @@ import pytest
 
 from toolkit.checkpoint import folders
 from toolkit.checkpoint.folders import half_removed
-from toolkit.checkpoint.read import newest_intact
-from toolkit.checkpoint.retention import CheckpointSettings, retain
+from toolkit.checkpoint.read import newest_intact, open_checkpoint
+from toolkit.checkpoint.retention import CheckpointSettings, drop_moments, retain
 from toolkit.core.errors import CheckpointError
 from toolkit.training.hooks import RetentionHook
 
@@ -115,3 +115,22 @@ def test_what_the_system_does_not_delete_is_told_once_and_tried_again(
     assert half_removed(root).startswith("2 removed checkpoints not deleted yet")
     write(4)
     assert half_removed(root) == ""
+
+
+@pytest.mark.parametrize("call", ["replace", "unlink"])
+def test_a_kill_leaves_a_checkpoint_with_its_moments_or_without(
+    write: Callable[..., Path], root: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def kill(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    older, newer = write(1), write(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, call, kill)
+        with pytest.raises(KeyboardInterrupt):
+            drop_moments(root, 1)
+    assert open_checkpoint(older).manifest.has_moments == (call == "replace")
+    drop_moments(root, 1)
+    assert not open_checkpoint(older).manifest.has_moments
+    assert {path.name.split("-")[0] for path in older.iterdir()} == {"manifest.json", "tokenizer", "weights"}
+    assert open_checkpoint(newer).manifest.has_moments

@@ -113,7 +113,10 @@ _SETTINGS = (
         found=("train.micro_batch_rows=3", "does not divide 8"),
         remedy="Change train.global_batch_rows",
     ),
-    Case(("train", "{no_validation}", "--set", "eval.every=5"), ("eval.every=5",), "Set data.validation"),
+    *(
+        Case(("train", "{no_validation}", "--set", setting), (f"{setting} asks for",), "Set data.validation")
+        for setting in ("eval.every=5", "checkpoint.keep_best=true")
+    ),
     _set("log.wandb=true", found=("log.wandb = true", "not installed"), remedy="pip install wandb"),
     Case(("train", "210m", "--dry-run", "--set", "log.wandb=true"), ("log.wandb = true",), "pip install wandb"),
     _set("lr.peak=nan", found=("for lr.peak:", "got nan"), remedy="a finite number"),
@@ -919,7 +922,8 @@ _FORKS = (
     _set(f"fork={{from='{_TAKEN}', step=20}}", found=("fork.step=20", "has 20 steps"), remedy="Fork earlier"),
     _set(f"fork={{from='{_TAKEN}', step=10}}", found=("data.train", "and fork.from"), remedy="toolkit preprocess"),
     _set("branch.lr=rewarm", found=("[branch] is of a tail",), remedy="--config TAIL.toml"),
-    _set("checkpoint.keep_at=[0]", found=("for checkpoint.keep_at.0:", "got 0"), remedy="at least 1"),
+    _set("checkpoint.keep_at=[-1]", found=("for checkpoint.keep_at.0:", "got -1"), remedy="at least 0"),
+    _set("checkpoint.keep_best=clmm", found=("clmm has no validation loss",), remedy="Name one of: clm, mlm"),
     _set("schedule.1.lr_warmup_steps=3", found=("lr_warmup_steps = 3 and lr = 'keep'",), remedy='Set lr = "rewarm"'),
     _set(
         "schedule.1={objective='mlm', steps=10, lr='rewarm', lr_decay_steps=2}",

@@ -90,13 +90,23 @@ def test_a_port_is_kept_for_rank_0():
         assert client.get("rank 0") == b"listens"
 
 
-def test_ranks_with_nothing_to_save_end_with_the_first_signal(monkeypatch):
+def test_ranks_with_nothing_to_save_end_with_the_first_signal(monkeypatch, capfd):
     ranks = [sys.executable, "-c", "import time; time.sleep(100)"]
     monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
     assert launch.launch_ranks([], num_procs=1, last_request=1) == 128 + signal.SIGKILL
+    assert "out of memory" not in capfd.readouterr().err
     timer.join()
+
+
+def test_a_rank_that_the_system_kills_is_explained(monkeypatch, capfd):
+    ranks = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
+    assert launch.launch_ranks([], num_procs=1) == 128 + signal.SIGKILL
+    assert (
+        "probably since the machine ran out of memory. Set a smaller train.micro_batch_rows" in capfd.readouterr().err
+    )
 
 
 def test_stop_signals_go_back_to_whom_they_belonged():

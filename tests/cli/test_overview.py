@@ -23,12 +23,14 @@ def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_threads_of_ranks_are_what_they_inherit(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("given", "wait"), [("", "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_threads_of_ranks_are_what_they_inherit(monkeypatch, tmp_path, given, wait):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("OMP_WAIT_POLICY", given)
     monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path)), "--threads", "3", "--dry-run"])
     with pytest.raises(SystemExit):
         main()
-    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("3", wait)
 
 
 def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(monkeypatch, capsys, tmp_path):

@@ -8,18 +8,25 @@ from pathlib import Path
 import pytest
 
 from toolkit.engine import precision as module
-from toolkit.engine.precision import choose_precision, faster_on_this_cpu, time_steps
+from toolkit.engine.precision import Turn, choose_precision, faster_on_this_cpu, time_steps, timed_speed
 
 
 class _Measure:
     """Injected times; counts its calls and the threads it was asked about."""
 
-    def __init__(self, fp32: float, bf16: float) -> None:
-        self.seconds, self.threads = {"fp32": fp32, "bf16": bf16}, []
+    def __init__(
+        self, fp32: float, bf16: float, *, wall: tuple[float, ...] = (1, 1, 1), cpu: tuple[float, ...] = (1, 1, 1)
+    ) -> None:
+        """`wall` and `cpu` are how much longer a bf16 step takes in each turn."""
+        self.threads = list[int]()
+        self._turns = [
+            Turn({"fp32": fp32, "bf16": bf16 * more}, {"fp32": fp32, "bf16": bf16 * longer})
+            for more, longer in zip(wall, cpu, strict=True)
+        ]
 
-    def __call__(self, threads: int) -> dict[str, float]:
+    def __call__(self, threads: int) -> list[Turn]:
         self.threads.append(threads)
-        return self.seconds
+        return self._turns
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +54,34 @@ def test_a_machine_is_measured_once(cache: Path) -> None:
     assert str(cache) in reason
 
 
+@pytest.mark.parametrize(
+    ("wall", "cpu", "is_kept"),
+    [((1, 1.19, 1), (9, 1, 1), True), ((1, 9, 3), (1, 1.1, 1), True), ((1, 9, 3), (1, 1.3, 1), False)],
+)
+def test_a_busy_moment_decides_for_one_run(
+    cache: Path,
+    caplog: pytest.LogCaptureFixture,
+    wall: tuple[float, ...],
+    cpu: tuple[float, ...],
+    is_kept: bool,
+) -> None:
+    """Only where neither wall nor CPU time gives the same speed-up in all turns."""
+    measure = _Measure(2.0, 1.0, wall=wall, cpu=cpu)
+    assert [faster_on_this_cpu(2, measure=measure)[0] for _ in range(2)] == ["bf16"] * 2
+    assert (measure.threads, bool(list(cache.glob("precision-*.json")))) == ([2], is_kept)
+    assert ("for this run only" in caplog.text) == (not is_kept)
+
+
+def test_the_speed_of_the_timed_step_is_that_of_what_is_kept() -> None:
+    assert timed_speed(2, "bf16") is None
+    faster_on_this_cpu(2, measure=_Measure(2.0, 1.0))
+    assert timed_speed(2, "bf16") == 2 * timed_speed(2, "fp32") > 1e9
+
+
 def test_of_those_that_start_together_one_measures() -> None:
     measure = _Measure(2.0, 1.0)
 
-    def slowly(threads: int) -> dict[str, float]:
+    def slowly(threads: int) -> list[Turn]:
         time.sleep(0.2)
         return measure(threads)
 
@@ -126,7 +157,9 @@ def test_the_measurement_is_short_and_leaves_threads_as_they_were() -> None:
     import torch
 
     before = torch.get_num_threads()
-    seconds = time_steps(1)
+    turns = time_steps(1)
     assert torch.get_num_threads() == before
-    assert set(seconds) == {"fp32", "bf16"}
-    assert 0 < min(seconds.values()) <= max(seconds.values()) < 20.0
+    assert len(turns) == 3
+    for seconds in (seconds for turn in turns for seconds in turn):
+        assert set(seconds) == {"fp32", "bf16"}
+        assert 0 < min(seconds.values()) <= max(seconds.values()) < 20.0

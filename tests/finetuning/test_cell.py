@@ -1,12 +1,10 @@
-"""What a run leaves in its output folder, and what it takes for the same run."""
+"""What a run leaves in its output folder, also where it is stopped."""
 
 import json
 
 import pytest
 from transformers import Trainer
 
-from tests.finetuning.test_resume import Killed, stop_at
-from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Keep, Split, open_source, prepare, run_cell
@@ -42,17 +40,33 @@ def test_the_saved_tokenizer_truncates_no_more_than_the_models_own(tmp_path, row
     assert (saved["truncation"], saved["padding"]) == (None, None)
 
 
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("place", ["trainer._StepEnds.on_step_end", "cell._save_model"])
+def test_a_run_that_is_stopped_changes_nothing_and_is_redone(tmp_path, rows, monkeypatch, place):
+    model, other = save_encoder("eurobert", tmp_path / "model"), SETTINGS.model_copy(update={"seed": 1})
+    run(rows, model, tmp_path / "out")
+    kept = files(tmp_path / "out")
+    # As a kill leaves it.
+    (tmp_path / "out" / ".unfinished" / "model").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"toolkit.finetuning.{place}", kill)
+        with pytest.raises(KeyboardInterrupt):
+            run(rows, model, tmp_path / "out", other)
+    assert files(tmp_path / "out") == kept
+    for name in ("out", "undisturbed"):
+        run(rows, model, tmp_path / name, other)
+    assert files(tmp_path / "out") == files(tmp_path / "undisturbed") != kept
+    assert not (tmp_path / "out" / ".unfinished").exists()
+
+
 def test_no_result_stands_beside_another_runs_model(tmp_path, rows, monkeypatch):
     model = save_encoder("eurobert", tmp_path / "model")
     run(rows, model, tmp_path / "out")
-    kept = (tmp_path / "out" / "result.json").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr("toolkit.finetuning.cell._save_model", kill)
-        with pytest.raises(Killed):
-            run(rows, model, tmp_path / "out")
-    assert (tmp_path / "out" / "result.json").read_bytes() == kept, "all that is there is still the first run's"
     monkeypatch.setattr("toolkit.finetuning.cell.write_predictions", kill)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         run(rows, model, tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
 
@@ -68,7 +82,7 @@ def test_a_score_that_is_no_number_is_no_result(tmp_path, rows, monkeypatch, sco
 
 
 def kill(*_, **__):
-    raise Killed
+    raise KeyboardInterrupt
 
 
 def test_what_is_not_a_former_runs_model_is_never_replaced(tmp_path, rows):
@@ -82,42 +96,6 @@ def test_what_is_not_a_former_runs_model_is_never_replaced(tmp_path, rows):
     with pytest.raises(UserError, match=r"is not a model that could be replaced: it has no config\.json"):
         run(rows, model, tmp_path / "out")
     assert notes.exists()
-
-
-def resumed_at(rows, model, output, begun_at):
-    """Stop a run after its third step, and run it again: the step at which it begins."""
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, "after a step", 3, kill)
-        with pytest.raises(Killed):
-            run(rows, model, output)
-    run(rows, model, output)
-    return begun_at[-1]
-
-
-@pytest.fixture
-def pretrained(tmp_path):
-    """A run of the toolkit with a checkpoint."""
-    return write_tiny_run(tmp_path)
-
-
-def test_a_killed_run_on_a_checkpoint_resumes(tmp_path, rows, pretrained, begun_at):
-    """It is converted into another temporary folder each time."""
-    assert resumed_at(rows, pretrained, tmp_path / "out", begun_at) == 2
-
-
-def test_a_run_on_a_model_that_changed_starts_over(tmp_path, rows, pretrained, begun_at):
-    model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
-    for encoder, change in (
-        (model, lambda: save_encoder("eurobert", model)),
-        (pretrained, lambda: write_tiny_run(tmp_path, steps=(40,))),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            stop_at(patch, "after a step", 3, kill)
-            with pytest.raises(Killed):
-                run(rows, encoder, output)
-        change()
-        run(rows, encoder, output)
-        assert begun_at[-1] == 0
 
 
 def test_trained_weights_are_taken_for_the_same_start_and_inputs_alone(tmp_path, rows, monkeypatch):

@@ -4,23 +4,25 @@ import pytest
 import torch
 
 from toolkit.core.machine import processor_name
+from toolkit.engine.precision import Turn
 from toolkit.finetuning import precision as module
 from toolkit.finetuning.precision import choose_autocast, cpu_autocast, time_autocast_steps, versions_and_device
 
 
 def test_the_measurement_is_short_and_draws_nothing():
     threads, drawn = torch.get_num_threads(), torch.random.get_rng_state()
-    seconds = time_autocast_steps(1)
-    assert set(seconds) == {"fp32", "bf16"}
-    assert 0 < min(seconds.values()) <= max(seconds.values()) < 20.0
+    for seconds in (seconds for turn in time_autocast_steps(1) for seconds in turn):
+        assert set(seconds) == {"fp32", "bf16"}
+        assert 0 < min(seconds.values()) <= max(seconds.values()) < 20.0
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
 def test_it_is_kept_apart_from_that_of_pretraining(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "time_autocast_steps", lambda threads: {"fp32": 1.1, "bf16": 1.0})
-    monkeypatch.setattr("toolkit.engine.precision.time_steps", lambda threads: {"fp32": 2.0, "bf16": 1.0})
+    slower, faster = (Turn(*[{"fp32": fp32, "bf16": 1.0}] * 2) for fp32 in (1.1, 2.0))
+    monkeypatch.setattr(module, "time_autocast_steps", lambda threads: [slower])
+    monkeypatch.setattr("toolkit.engine.precision.time_steps", lambda threads: [faster])
     assert choose_autocast(1) == "fp32"
     assert module.faster_on_this_cpu(1)[0] == "bf16"
     assert choose_autocast(1) == "fp32"

@@ -99,31 +99,6 @@ def test_a_part_without_a_target_teaches_nothing(tmp_path):
     task.fit(task.network(data, source), features, source, folder=tmp_path / "training")
 
 
-def test_a_killed_run_in_parts_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "fp32")
-    source, family = open_source(str(save_encoder("bert", tmp_path / "model"))), get_task("tc")
-    task, file = (
-        family(family.Settings(steps=7, batch_rows=8, micro_rows=2, learning_rate=1e-2)),
-        rows_of("tc", tmp_path),
-    )
-    whole = trained(task, file, source, tmp_path / "whole")
-    monkeypatch.setattr(trainer, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    ended = trainer.StepEnds.on_step_end
-
-    def killed(self, args, state, control, **more):
-        ended(self, args, state, control, **more)
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer.StepEnds, "on_step_end", killed)
-    with pytest.raises(KeyboardInterrupt):
-        trained(task, file, source, tmp_path / "killed")
-    assert (tmp_path / "killed" / "checkpoint-4").is_dir()
-    monkeypatch.setattr(trainer.StepEnds, "on_step_end", ended)
-    resumed = trained(task, file, source, tmp_path / "killed")
-    assert all(torch.equal(resumed[key], weight) for key, weight in whole.items())
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

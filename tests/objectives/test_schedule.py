@@ -100,7 +100,8 @@ def test_lengths_that_do_not_fit_are_refused(
         ({}, "no length"),
         ({"steps": 0}, "greater than 0"),
         ({"fraction": 1.5}, "less than or equal to 1"),
-        ({"epochs": 2}, "Extra inputs"),
+        ({"steps": 3, "epochs": 2}, "steps = 3 and epochs = 2"),
+        ({"rounds": 2}, "Extra inputs"),
     ],
 )
 def test_a_phase_has_exactly_one_length(length: dict[str, Any], message: str) -> None:

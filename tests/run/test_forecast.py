@@ -1,18 +1,22 @@
 """What a run will take, against counts by hand."""
 
+import json
+import math
 import re
 
 import numpy as np
 import pytest
 
-from tests.support.runs import write_run
+from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.model.encoder import Encoder
 from toolkit.model.flops import training_flops
-from toolkit.run import run_presets
+from toolkit.run import division, run_presets
+from toolkit.run import forecast as forecasts
 from toolkit.run.data import open_run_data
-from toolkit.run.forecast import Machines, forecast
+from toolkit.run.division import divide_run, divide_smaller, fit_main_memory, main_memory
+from toolkit.run.forecast import Machines, forecast, forecast_here
 from toolkit.run.load import declare_run
 from toolkit.workflows.train import show_run
 
@@ -27,6 +31,31 @@ def test_parameters_steps_and_disk(tmp_path):
     assert "steps 1 to 10: clm, 10 steps\nsteps 11 to 20: mlm, 10 steps" in text
     # Of 4, 5, 8, 10, 12, 15, 16, 20: the newest two, and 5, 10, 15, 20.
     assert "5 checkpoints kept at the end" in text
+    light = declare_run(str(tmp_path / "run.toml"), ["checkpoint.keep_every=5", "checkpoint.keep_weights_only=true"])
+    assert "4 checkpoints kept at the end, 2 of them as weights alone" in "\n".join(forecast(light, data=None))
+
+
+def test_epochs_are_steps_before_the_start(tmp_path):
+    """Of a blend too, and behind a batch-size warm-up of two steps of 8 rows."""
+    path = str(write_run(tmp_path))
+    run = open_run_data(declare_run(path))
+    alone, folders = run.rows.num_rows, (tmp_path / "corpus", tmp_path / "validation")
+    blend = ", ".join(f"{{path='{folder}', weight=1}}" for folder in folders)
+    both = alone + run.validation_rows[""].num_rows
+    warmup = "global_batch_rows=16, batch_warmup_rows=8, batch_warmup_tokens=1024"
+    overrides = [
+        f"schedule.0={{objective='clm', epochs=1.5, {warmup}}}",
+        f"schedule.1={{objective='mlm', epochs=1, data={{train=[{blend}]}}}}",
+    ]
+    declared = declare_run(path, overrides)
+    told = [
+        "repeated more than 4 times"
+        in open_run_data(declare_run(path, [overrides[0].replace("1.5", epochs)])).describe()
+        for epochs in ("1.5", "4.5")
+    ]
+    assert told == [False, True]
+    steps = [phase.steps for phase in declared.settings.schedule]
+    assert steps == [2 + math.ceil((math.ceil(1.5 * alone) - 16) / 16), math.ceil(both / 8)]
 
 
 def test_arithmetic_is_that_of_the_batches(tmp_path):
@@ -117,3 +146,33 @@ def test_the_share_of_each_phase_is_told(tmp_path, capsys):
     assert "# phase 2: 16 rows a step = 4 a micro-batch x 2 micro-batches x 2 data-parallel ranks" in told
     assert "GPU hours at 40% of 989 TFLOP/s (h100)" in told
     assert "GB of token ids on disk" in told
+
+
+def test_a_cpu_with_little_memory_takes_smaller_micro_batches(tmp_path, monkeypatch, capfd):
+    """Where none are set; the ranks do what the dry run says, and the losses stay."""
+    path = write_run(tmp_path)
+    path.write_text(path.read_text().replace("micro_batch_rows = 4", ""))
+    overrides = ("train.steps=2", "schedule.0.steps=1", "schedule.1.steps=1", "lr.warmup_steps=1", "lr.decay_steps=1")
+    _, expected = RunCase(str(path), overrides=overrides)()
+    run = declare_run(str(path), overrides)
+    whole = divide_run(run, ds_config="zero0", num_ranks=1)
+    needed = main_memory(run, divide_smaller(run, whole))
+    monkeypatch.setattr(division, "available_memory", lambda: int(needed / 0.84))
+    fitted = fit_main_memory(run, whole, ranks_here=1)
+    assert (whole.batch.micro_batch_rows, fitted.batch.micro_batch_rows) == (8, 4)
+    _, lines = RunCase(str(path), overrides=(*overrides, f"run.dir={tmp_path / 'small'}"))()
+    assert "train.micro_batch_rows 4: with 8, a rank would take" in capfd.readouterr().out
+    assert json.loads((tmp_path / "small/deepspeed.json").read_text())["train_micro_batch_size_per_gpu"] == 4
+    assert [line["loss"] for line in lines[1:]] == pytest.approx([line["loss"] for line in expected[1:]], rel=1e-5)
+    given = declare_run(str(path), [*overrides, "train.micro_batch_rows=8"])
+    assert fit_main_memory(given, whole, ranks_here=1) is whole
+
+
+def test_memory_and_time_on_this_cpu(tmp_path, monkeypatch):
+    """By hand: 1e12 FLOPs at 1e8 FLOP/s on each of two ranks are 1.4 hours."""
+    run = declare_run(str(write_run(tmp_path)))
+    monkeypatch.setattr(forecasts, "timed_speed", lambda threads, precision: 1e8)
+    divided = divide_run(run, ds_config="zero0", num_ranks=2)
+    memory, time = forecast_here(run, divided, num_ranks=2, flops=1e12)
+    assert memory.startswith("memory per rank, on this CPU: about 1 GB; ")
+    assert time == "time: about 1.39 hours on this CPU, at the 0.0001 TFLOP/s of a small step"

@@ -159,7 +159,7 @@ def test_the_detour_decays_over_its_mlm_to_a_tenth():
         ('train.steps="10"', ["value for train.steps:", "got '10'", "without quotes"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
         ("train.steps=11", ["train.steps=11", "6 (clm) + 4 (mlm) = 10"]),
-        ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens and fraction"]),
+        ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens, epochs and fraction"]),
         ("schedule=[]", ["the schedule is empty"]),
         ("lr.warmup_steps=11", ["longer than the run"]),
         ("eval.every=2", ["eval.every=2", "data.validation is not set"]),

@@ -11,7 +11,7 @@ from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.checkpoint.retention import CheckpointSettings
+from toolkit.checkpoint.retention import CheckpointSettings, drop_moments
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.remote import objects
 from toolkit.run import remote_checkpoints
@@ -62,6 +62,16 @@ def test_every_checkpoint_is_copied_whole(tmp_path: Path) -> None:
     found = RemoteCheckpoint.newest(copied.url)
     assert found is not None
     assert (found.manifest.step, found.url) == (8, f"{copied.url}/step-00000008")
+
+
+def test_one_that_has_lost_its_moments_here_is_not_copied_again(tmp_path: Path) -> None:
+    copied = Copied(tmp_path)
+    for step in (3, 4):
+        copied.save(step)
+    copied.hook.on_end(RunState(4))
+    drop_moments(copied.folder.checkpoints, 1)
+    copy_checkpoint(copied.folder.checkpoint(3), f"{copied.url}/step-00000003")
+    assert open_checkpoint(f"{copied.url}/step-00000003").manifest.has_moments
 
 
 def test_one_without_its_manifest_is_none(tmp_path: Path) -> None:

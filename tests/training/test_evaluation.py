@@ -80,12 +80,17 @@ def test_each_named_corpus_has_the_losses_that_it_has_alone(two, tmp_path):
     assert [str(column.header) for column in table.columns] == ["step", "after", "corpus", "clm", "mlm"]
     assert cells[2] == ["(all)", "web", "code"] * 3
     assert cells[3][-1] == f"{lines[-1]['eval_loss']['code']['clm']:.4f}"
-    # Whatever a folder may not do on resume, a name may not.
-    other = named.replace("code=", "prose=")
-    with pytest.raises(
-        SettingsError, match=r"data\.validation\.code: was .*(.|\n)*data\.validation\.prose: was not set"
-    ):
-        RunCase(run_file, overrides=(*overrides, other))()
+
+
+def test_validation_may_change_on_resume(two, tmp_path):
+    run_file, named = two
+    overrides = ("schedule.0.steps=1", "schedule.1.steps=1", "lr.warmup_steps=1", "lr.decay_steps=1")
+    _, alone = RunCase(run_file, overrides=(*overrides, f"run.dir={tmp_path / 'alone'}"))()
+    RunCase(run_file, overrides=overrides, until=1)()
+    _, lines = RunCase(run_file, overrides=(*overrides, named))()
+    assert [list(line["eval_loss"]) for line in lines] == [["clm", "mlm"]] * 2 + [["clm", "mlm", "web", "code"]]
+    assert lines[-1]["eval_loss"]["web"] == alone[-1]["eval_loss"]
+    assert [line.get("loss") for line in lines] == [line.get("loss") for line in alone]
 
 
 def test_a_named_corpus_that_does_not_fit_is_named(two, tmp_path):

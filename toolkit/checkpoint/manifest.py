@@ -141,7 +141,8 @@ class CheckpointManifest(_Entry):
     """Losses of the last steps of the phase, which later ones are compared with. Written only if there are any."""
 
     has_moments: bool = True
-    """AdamW's moments are there; an imported model and a merge have none. Written only if false."""
+    """AdamW's moments are there; an imported model and a merge have none, nor has a kept checkpoint under
+    `checkpoint.keep_weights_only`. Written only if false."""
 
     merged: tuple[ParentEntry, ...] = ()
     """The checkpoints whose weighted mean the weights are; all else is the last one's. Written only by `merge`."""
@@ -151,6 +152,12 @@ class CheckpointManifest(_Entry):
     from, `model` and `family` the imported model that came first, `tokenizer` and `rows` the tokenizer that was put in
     the place of its own and what its rows were made of, `grown` how a smaller model became the first weights, `merged`
     how many checkpoints were merged, of which the last was that of `run` and `step`. Written only in that case."""
+
+    def without_moments(self) -> "CheckpointManifest":
+        """The manifest of the same checkpoint with its weights alone."""
+        moments = {f"{kind}-{entry.file}" for kind in ("exp_avg", "exp_avg_sq") for entry in self.tensors.values()}
+        files = {name: entry for name, entry in self.files.items() if name not in moments}
+        return self.model_copy(update={"files": files, "has_moments": False})
 
     def table(self, name: str) -> dict[str, Any]:
         """A table of the settings as the phase of the last step has it, such as `model`; empty if there is none."""

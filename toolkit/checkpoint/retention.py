@@ -1,14 +1,16 @@
 """When checkpoints are saved, and which of them stay."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from toolkit.checkpoint.folders import latest_step, remove_folder, step_folders
-from toolkit.checkpoint.manifest import read_manifest
+from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
 from toolkit.core.errors import CheckpointError
+from toolkit.core.files import PARTIAL_FILES, atomic_write
 from toolkit.core.settings import Settings
 
 
@@ -24,8 +26,16 @@ class CheckpointSettings(Settings):
     keep_every: int | None = Field(default=None, ge=1)
     """Save at multiples of this step too and never delete those, as a trunk to branch from."""
 
-    keep_at: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), strict=False)
-    """Save at these steps too and never delete those, for runs that fork off there."""
+    keep_at: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
+    """Save at these steps too and never delete those, for runs that fork off there; 0: before the first update."""
+
+    keep_best: bool | Annotated[str, Field(min_length=1)] = False
+    """Save where the validation loss is the lowest so far and never delete the best: that of the last phase's
+    objective, or of one by name."""
+
+    keep_weights_only: bool = False
+    """What stays beside the `keep` newest loses the optimizer's moments, two thirds of its size: it is exported and
+    started from (`init.from`), and neither resumed nor forked."""
 
     copy_to: Annotated[str, Field(min_length=1)] | None = None
     """URL of object storage (`s3://...`) or folder that each checkpoint is copied to when it is whole. A run whose
@@ -33,6 +43,8 @@ class CheckpointSettings(Settings):
 
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""
+        if step == 0:
+            return 0 in self.keep_at
         return self.is_kept(step) or (self.every is not None and step % self.every == 0)
 
     def is_kept(self, step: int) -> bool:
@@ -50,25 +62,50 @@ def retain(
     written last, which were damaged when the run was resumed before them. Files are not hashed here. Those of the steps
     `in_use` stay this time, as somebody still has to read them.
     """
-    assert keep >= 1, "at least one checkpoint stays"
     removed: list[Path] = []
-    num_complete = 0
-    last_written = latest_step(root)
+    for step, folder in _older(root, keep):
+        if step not in in_use and not is_kept(step):
+            with _explained("remove the old checkpoint", folder):
+                remove_folder(folder)
+            removed.append(folder)
+    return removed
+
+
+def drop_moments(root: Path, keep: int, *, in_use: Container[int] = ()) -> None:
+    """Leave the weights alone of what stays beside the `keep` newest; a kill leaves each whole, with moments or not."""
+    for step, folder in _older(root, keep):
+        if step in in_use:
+            continue
+        with _explained("remove the moments of", folder), suppress(CheckpointError):
+            manifest = read_manifest(folder)
+            if manifest.has_moments:
+                atomic_write(folder / MANIFEST_NAME, manifest_bytes(manifest.without_moments()))
+            for left in (*folder.glob("exp_avg*"), *folder.glob(PARTIAL_FILES)):
+                left.unlink()
+
+
+def _older(root: Path, keep: int) -> Iterator[tuple[int, Path]]:
+    """Checkpoints that are neither among the `keep` newest whole ones nor newer, by step and folder, newest first."""
+    assert keep >= 1, "at least one checkpoint stays"
+    num_complete, last_written = 0, latest_step(root)
     for step, folder in step_folders(root):
         if last_written is not None and step > last_written:
             continue
         if num_complete < keep:
             num_complete += is_complete(folder)
-        elif step not in in_use and not is_kept(step):
-            try:
-                remove_folder(folder)
-            except OSError as error:
-                raise CheckpointError(
-                    f"could not remove the old checkpoint {folder}: {error.strerror}. "
-                    "Make its folder writable, or remove it yourself; newer checkpoints are intact."
-                ) from error
-            removed.append(folder)
-    return removed
+        else:
+            yield step, folder
+
+
+@contextmanager
+def _explained(what: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"could not {what} {folder}: {error.strerror}. "
+            "Make its folder writable, or remove it yourself; newer checkpoints are intact."
+        ) from error
 
 
 def is_complete(folder: Path) -> bool:

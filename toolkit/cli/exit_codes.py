@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from toolkit.core.environment import check_numbers
+from toolkit.core.environment import check_numbers, wait_passively
 from toolkit.core.errors import ToolkitError, is_out_of_room
 from toolkit.core.text import terminal_safe
 from toolkit.parallel.launcher import read_launcher
@@ -39,6 +39,7 @@ def guarded(program: Callable[[], object], *, report: Callable[[str], None] = pr
         if read_launcher().local_rank == 0:
             print_error(str(error))
         return error.exit_code
+    wait_passively()
     try:
         program()
     except KeyboardInterrupt:

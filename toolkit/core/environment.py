@@ -31,6 +31,14 @@ def check_numbers() -> None:
             )
 
 
+def wait_passively() -> None:
+    """Let threads that wait for one another sleep, unless OMP_WAIT_POLICY is set; torch is not imported yet.
+
+    Threads that spin keep cores busy that other processes need: several times as slow on a machine that is not alone.
+    """
+    os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY") or "PASSIVE"
+
+
 def given_threads() -> int | None:
     """CPU threads by OMP_NUM_THREADS; None where it is not set."""
     value = os.environ.get(_OMP_NUM_THREADS)

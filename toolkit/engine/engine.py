@@ -161,9 +161,9 @@ class Engine:
 
     @property
     def optimizer_step(self) -> int:
-        """AdamW's own count of updates; after at least one."""
-        state = next(iter(self._adamw().state.values()))
-        return int(state["step"])
+        """AdamW's own count of updates."""
+        state = next(iter(self._adamw().state.values()), None)
+        return int(state["step"]) if state else 0
 
     def set_rope(self, settings: ModelSettings) -> None:
         """Rotate as these settings say from the next forward pass on; the rest of them is that of the model."""

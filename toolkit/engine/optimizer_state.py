@@ -35,7 +35,7 @@ def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[Param
     Collective: all ranks must run it to its end, each keeping its own part. A rank holds one whole parameter at a time
     besides those it keeps.
     """
-    _link_moments(engine.deepspeed.optimizer)
+    _find_moments(engine)
     for name, parameter in _of_stage(engine):
         tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
         if is_mine(name):
@@ -125,22 +125,38 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState | None], optimizer_step: int) -> None:
     for parameter, state in _own_states(engine, read):
         parameter.data.copy_(state.weight)
-        engine.deepspeed.optimizer.state[parameter] = {
-            "step": torch.tensor(float(optimizer_step), device=parameter.device),
-            "exp_avg": state.exp_avg.to(parameter.device, copy=True),
-            "exp_avg_sq": state.exp_avg_sq.to(parameter.device, copy=True),
-        }
+        moments = engine.deepspeed.optimizer.state[parameter] = _moments(parameter.data, optimizer_step)
+        moments["exp_avg"].copy_(state.exp_avg)
+        moments["exp_avg_sq"].copy_(state.exp_avg_sq)
+
+
+def _find_moments(engine: Engine) -> None:
+    """Let parameters find their moments, which are zero before the first step."""
+    optimizer = engine.deepspeed.optimizer
+    if engine.zero_stage > 0:
+        if not optimizer.optimizer.state:
+            _make_moments_exist(optimizer, 0)
+        _link_moments(optimizer)
+        return
+    for parameter in engine.named_parameters().values():
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = _moments(parameter, 0)
+
+
+def _moments(parameter: torch.Tensor, step: int) -> dict[str, torch.Tensor]:
+    """A new optimizer's state of a parameter, but for its count of updates."""
+    return {
+        "step": torch.tensor(float(step), device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }
 
 
 def _make_moments_exist(optimizer: Any, optimizer_step: int) -> None:
     """The functions that set state look it up first, and a fresh optimizer has none."""
     attribute = next(name for name in _FLAT_PARTITIONS if hasattr(optimizer, name))
     for flat in getattr(optimizer, attribute):
-        optimizer.optimizer.state[flat] = {
-            "step": torch.tensor(float(optimizer_step), device=flat.device),
-            "exp_avg": torch.zeros_like(flat),
-            "exp_avg_sq": torch.zeros_like(flat),
-        }
+        optimizer.optimizer.state[flat] = _moments(flat, optimizer_step)
     _link_moments(optimizer)
 
 

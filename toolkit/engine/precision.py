@@ -2,30 +2,55 @@
 
 CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on an Intel processor without AMX up to
 1.8 times as much. So a short training step is timed in both, once per processor, number of threads and version of
-torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree.
+torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. What differs
+from one moment to the next, as on a busy machine, is not kept.
 """
 
+import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from toolkit.core.cache import CachedResult
 from toolkit.core.environment import given_threads
 from toolkit.core.locks import locked_file
+from toolkit.core.types import AttentionKind
 from toolkit.engine import gpus
+from toolkit.model.config import ModelSettings
+from toolkit.model.flops import attended_pairs, training_flops
+from toolkit.model.presets import model_settings
 
 Precision = Literal["fp32", "bf16"]
 """Compute dtype of a run."""
+Seconds = dict[Precision, float]
+"""Of a step, in each dtype."""
 
 _NEEDED_SPEED_UP = 1.2
 _TIMED_STEPS = 3
-_PATIENCE_SECONDS = 1.0
-_VERSION = 1
+_LARGEST_SPREAD = 1.2
+"""Of speed-ups that agree."""
+_VERSION = 2
 """Of the timed step; another one is another measurement."""
+_ROWS, _LENGTH = 4, 128
+_BUSY = "CPU time, on a busy machine"
+_log = logging.getLogger(__name__)
+
+
+class Turn(NamedTuple):
+    """A step in each dtype, one right after the other."""
+
+    wall: Seconds
+    cpu: Seconds
+    """CPU time, the mean of the threads, which other processes lengthen little."""
+
+
+_for_now = dict[Path, Seconds]()
+"""What this process measured on a busy machine, by where it would be kept."""
 
 
 def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:
@@ -34,54 +59,78 @@ def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precis
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
     if gpus.has_gpu():
         return "bf16", "the run is on GPUs"
-    threads = given_threads() or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine)
-    return faster_on_this_cpu(threads)
+    return faster_on_this_cpu(threads_of_rank(ranks_per_machine))
+
+
+def threads_of_rank(ranks_per_machine: int) -> int:
+    """CPU threads of each rank."""
+    return given_threads() or max(1, len(os.sched_getaffinity(0)) // ranks_per_machine)
+
+
+def timed_speed(threads: int, precision: Precision) -> float | None:
+    """Model FLOPs a second of the timed step on this CPU; None where nothing is kept of it."""
+    seconds = CachedResult("precision", _description(threads, "pretraining")).read()
+    pairs = attended_pairs(_model(), AttentionKind.BIDIRECTIONAL, [_LENGTH] * _ROWS)
+    flops = training_flops(_model(), tokens=_ROWS * _LENGTH, targets=_ROWS * _LENGTH / 3, attended_pairs=pairs)
+    return None if seconds is None else flops / seconds[precision]
 
 
 def faster_on_this_cpu(
     threads: int,
     *,
     step: str = "pretraining",
-    measure: Callable[[int], dict[Precision, float]] | None = None,
+    measure: Callable[[int], Sequence[Turn]] | None = None,
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
-    `measure` takes the threads and returns the seconds of a step in each dtype, by default `time_steps`.
+    `measure` takes the threads and returns what `time_in_turns` does, by default `time_steps`.
     """
     cached = CachedResult("precision", _description(threads, step))
-    with ExitStack() as stack:
-        kept: dict[Precision, float] | None = cached.read()
-        if kept is None:
-            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
-            # be written costs a second at each start.
-            with suppress(OSError):
-                stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
-            kept = cached.read()
-        seconds = kept or (measure or time_steps)(threads)
-        if kept is None:
-            cached.write(seconds)
+    seconds, source = _kept_or_measured(cached, partial(measure or time_steps, threads))
     speed_up = seconds["fp32"] / seconds["bf16"]
     precision: Precision = "bf16" if speed_up >= _NEEDED_SPEED_UP else "fp32"
-    source = f"kept in {cached.path}" if kept else "just measured"
     return precision, (
         f"on this CPU a step takes {seconds['bf16']:.3f} s in bf16 and {seconds['fp32']:.3f} s in fp32 ({source}); "
         f"bf16 is chosen where it is {_NEEDED_SPEED_UP} times as fast"
     )
 
 
-def time_steps(threads: int) -> dict[Precision, float]:
-    """Seconds of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
+def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]]) -> tuple[Seconds, str]:
+    """Seconds of a step, and where they are from; kept where all turns give one speed-up, by the wall or by the CPU."""
+    if (seconds := _for_now.get(cached.path)) is not None:
+        return seconds, _BUSY
+    with ExitStack() as stack:
+        kept = cached.read()
+        if kept is None:
+            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
+            # be written costs a second at each start.
+            with suppress(OSError):
+                stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
+            kept = cached.read()
+        if kept is not None:
+            return kept, f"kept in {cached.path}"
+        for times in zip(*measure(), strict=True):
+            speed_ups = [found["fp32"] / found["bf16"] for found in times]
+            seconds = {dtype: min(found[dtype] for found in times) for dtype in times[0]}
+            if max(speed_ups) <= _LARGEST_SPREAD * min(speed_ups):
+                cached.write(seconds)
+                return seconds, "just measured"
+    _log.warning("the CPU is busy, so whether fp32 or bf16 is faster is measured for this run only")
+    assert seconds is not None, "there are two clocks"
+    _for_now[cached.path] = seconds
+    return seconds, _BUSY
+
+
+def time_steps(threads: int) -> list[Turn]:
+    """Turns of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
     import torch
 
-    from toolkit.core.types import AttentionKind
     from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
-    from toolkit.model.presets import model_settings
 
-    settings = model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)
-    ids_BS = torch.arange(4 * 128).view(4, 128)
-    positions_N = torch.arange(0, 4 * 128, 3)
-    encoders: dict[Precision, Encoder] = {"fp32": Encoder(settings), "bf16": Encoder(settings).bfloat16()}
+    ids_BS = torch.arange(_ROWS * _LENGTH).view(_ROWS, _LENGTH)
+    positions_N = torch.arange(0, _ROWS * _LENGTH, 3)
+    encoders: dict[Precision, Encoder] = {"fp32": Encoder(_model()), "bf16": Encoder(_model()).bfloat16()}
     for encoder in encoders.values():
         initialize_(encoder, seed=0)
 
@@ -99,20 +148,23 @@ def time_steps(threads: int) -> dict[Precision, float]:
     return time_in_turns(threads, step)
 
 
-def time_in_turns(threads: int, step: Callable[[Precision], None]) -> dict[Precision, float]:
-    """Seconds of the fastest of some steps in each dtype, taken in turns, on `threads` threads; about a second."""
-    seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
+def _model() -> ModelSettings:
+    return model_settings("nano", vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024)
+
+
+def time_in_turns(threads: int, step: Callable[[Precision], None]) -> list[Turn]:
+    """Three turns of a step in each dtype, on `threads` threads, behind one that builds kernels; about a second."""
+    turns, precisions = list[Turn](), get_args(Precision)
     with cpu_threads(threads):
-        # In turns, so that a neighbour's load meets both; the first of each builds kernels.
-        begun = time.perf_counter()
-        for number in range(1 + _TIMED_STEPS):
-            if number > 1 and time.perf_counter() - begun > _PATIENCE_SECONDS:
-                break
-            for precision, times in seconds.items():
-                started = time.perf_counter()
+        for _ in range(1 + _TIMED_STEPS):
+            turn = Turn({}, {})
+            for precision in precisions:
+                wall, cpu = time.perf_counter(), time.process_time()
                 step(precision)
-                times.append(time.perf_counter() - started)
-    return {precision: min(times[1:]) for precision, times in seconds.items()}
+                turn.wall[precision] = time.perf_counter() - wall
+                turn.cpu[precision] = (time.process_time() - cpu) / threads
+            turns.append(turn)
+    return turns[1:]
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class AsyncCheckpoint:
     cannot be made is a CheckpointError on every rank.
 
     Args:
-        engine: all ranks', between two steps and after at least one; may train again once this returns. Collective.
+        engine: all ranks', between two steps; may train again once this returns. Collective.
         root: the run's checkpoints folder, seen by all ranks; nothing else is being written there.
         manifest: where the run stands; its `tensors` and `files` are filled in here.
     """

@@ -7,7 +7,8 @@ One process can run many cells on one preparation.
 import math
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import nn
 from transformers import set_seed
 
 from toolkit.core.console import quiet_transformers
-from toolkit.core.errors import NonFiniteError, UserError
+from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.engine.precision import cpu_threads
@@ -33,7 +34,7 @@ from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
-from toolkit.finetuning.training_folder import fit_once, open_training_folder
+from toolkit.finetuning.training_folder import fit_once
 from toolkit.model_folder import CARD_FILE, add_old_keys, card, card_facts, save_tokenizer, table
 
 _RESULT, _MODEL = "result.json", "model"
@@ -130,7 +131,7 @@ def run_cell(
 ) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
 
-    A run that was killed goes on where it last saved; one with another declaration in the same folder starts over.
+    A cell that is stopped is redone: it has left nothing behind, and what an earlier one wrote there is as it was.
 
     Args:
         model_name: name of the model in the results, if not the source's.
@@ -141,27 +142,23 @@ def run_cell(
     Raises:
         NonFiniteError: the training diverged.
     """
-    with cpu_threads(prepared.task.settings.threads):
+    with cpu_threads(prepared.task.settings.threads), _unfinished(output, prepared.source) as unfinished:
         name = model_name or prepared.source.model
-        return _run(prepared, output, model_name=name, keep=keep, training=training)
+        return _run(prepared, output, unfinished, model_name=name, keep=keep, training=training)
 
 
 def _run(
-    prepared: PreparedTask, output: Path, *, model_name: str, keep: Keep, training: Path | None
+    prepared: PreparedTask, output: Path, unfinished: Path, *, model_name: str, keep: Keep, training: Path | None
 ) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
-    unfinished, inputs = _open_unfinished(output, prepared), features.get(Split.TRAIN, ())
     set_seed(task.settings.seed)
     network = task.network(data, source)
     rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
-    try:
-        if training is None:
-            task.fit(network, inputs, source, folder=unfinished / "training")
-        else:
-            fit_once(task, network, inputs, source, folder=training, declared=_declared(prepared))
-    except NonFiniteError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+    inputs = features.get(Split.TRAIN, ())
+    if training is None:
+        task.fit(network, inputs, source, folder=unfinished / "training")
+    else:
+        fit_once(task, network, inputs, source, folder=training, declared=_declared(prepared))
     predictions = answer(task, data, features, network, source)
     scores = task.score(data, predictions)
     _check_scores(task, scores)
@@ -190,7 +187,6 @@ def _run(
         (unfinished / _MODEL).rename(output / _MODEL)
     write_predictions(task, predictions[Split.TEST], output)
     atomic_write(output / _RESULT, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
-    shutil.rmtree(unfinished, ignore_errors=True)
     return result
 
 
@@ -205,16 +201,22 @@ def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) 
                 )
 
 
-def _open_unfinished(output: Path, prepared: PreparedTask) -> Path:
-    """The folder of what a killed run goes on from; empty where it is not this run's."""
-    files = {split.value: _identity(prepared.task.files_of(split, path)) for split, path in prepared.files.items()}
-    _check_replaceable(output / _MODEL, prepared.source)
+@contextmanager
+def _unfinished(output: Path, source: EncoderSource) -> Iterator[Path]:
+    """A folder beside the results for what is not whole yet."""
+    _check_replaceable(output / _MODEL, source)
+    folder = output / _UNFINISHED
+    shutil.rmtree(folder, ignore_errors=True)
     try:
-        return open_training_folder(output / _UNFINISHED, _declared(prepared) | {"files": files})
+        folder.mkdir(parents=True)
     except OSError as error:
         raise UserError(
             f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
         ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _declared(prepared: PreparedTask) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import transformers
 import toolkit
 from toolkit.core.machine import processor_name
 from toolkit.engine.gpus import has_gpu
-from toolkit.engine.precision import Precision, faster_on_this_cpu, time_in_turns
+from toolkit.engine.precision import Precision, Turn, faster_on_this_cpu, time_in_turns
 
 _given: ContextVar[Precision | None] = ContextVar("given", default=None)
 
@@ -56,8 +56,8 @@ def versions_and_device() -> dict[str, str]:
     }
 
 
-def time_autocast_steps(threads: int) -> dict[Precision, float]:
-    """Seconds of a small encoder's forward and backward pass in fp32 and under bf16 autocast; about a second."""
+def time_autocast_steps(threads: int) -> list[Turn]:
+    """Turns of a small encoder's forward and backward pass in fp32 and under bf16 autocast; about a second."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(

@@ -204,7 +204,7 @@ class Task(ABC, Generic[DataT]):
         return logits
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
-        """Train in place; `folder` keeps what a run that was killed goes on from.
+        """Train in place; `folder` is for files of the training, and removed with the cell's end.
 
         Raises:
             NonFiniteError: the training diverged.

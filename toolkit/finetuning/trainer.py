@@ -1,11 +1,7 @@
 """Training through transformers' Trainer, and prediction in the order of the inputs."""
 
-import contextlib
 import copy
-import json
-import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +24,6 @@ from transformers import (
 
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
-from toolkit.core.files import atomic_file
 from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
@@ -38,8 +33,6 @@ Features = Sequence[dict[str, Any]]
 """Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
 
 _BATCHES_PER_GROUP = 50
-_SECONDS_BETWEEN_CHECKPOINTS = 300.0
-_TRAINED = "trained.pt"
 
 
 class Trainable(Protocol):
@@ -60,20 +53,17 @@ class Trainable(Protocol):
         """Number of losses in the mean."""
 
 
-class StepEnds(TrainerCallback):
-    """Moves the bar, and saves what a killed run resumes from every five minutes: short runs save nothing."""
+class _StepEnds(TrainerCallback):
+    """Moves the bar."""
 
     def __init__(self, bar: Progress) -> None:
-        self._bar, self._last = bar, time.monotonic()
+        self._bar = bar
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Take note of an update, for the Trainer."""
         self._bar.update(state.global_step)
-        if time.monotonic() - self._last >= _SECONDS_BETWEEN_CHECKPOINTS and state.global_step < state.max_steps:
-            self._last = time.monotonic()
-            control.should_save = True
 
 
 def train(network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource, folder: Path) -> None:
@@ -120,7 +110,6 @@ def run_trainer(
         use_cpu=not has_gpu(),
         bf16=choose_autocast(torch.get_num_threads()) == "bf16",
         save_strategy="no",
-        save_total_limit=1,
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -132,7 +121,7 @@ def run_trainer(
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        _run(make(model=network, args=arguments, callbacks=[StepEnds(bar)]), folder)
+        _run(make(model=network, args=arguments, callbacks=[_StepEnds(bar)]))
     if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
         raise NonFiniteError(
             f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "
@@ -140,43 +129,25 @@ def run_trainer(
         )
 
 
-def _run(trainer: Trainer, folder: Path) -> None:
-    """Train from the beginning, or from what a killed run left in `folder`; the network is in fp32 again afterwards."""
-    assert trainer.model is not None
-    trained, begun = folder / _TRAINED, time.monotonic()
-    if trained.is_file():
-        trainer.model.load_state_dict(torch.load(trained, weights_only=True))
-        return
-    checkpoint, _ = last_checkpoint(folder)
+def _run(trainer: Trainer) -> None:
+    """Train; the network is in fp32 again afterwards."""
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train()
     # The Trainer leaves its autocast around the forward: what the network then gave would not be what its folder gives.
     # `unwrap_model` would take the class's own decorators off as well.
     for name in ("forward", "_original_forward"):
         vars(trainer.model).pop(name, None)
-    if checkpoint or time.monotonic() - begun >= _SECONDS_BETWEEN_CHECKPOINTS:
-        # What follows may take long as well, and be killed.
-        keep_trained(trainer.model, folder)
-
-
-def keep_trained(network: nn.Module, folder: Path) -> None:
-    """Write the weights with which a training in this folder ends, unless they are there."""
-    if not (folder / _TRAINED).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / _TRAINED) as file:
-            torch.save(network.state_dict(), file)
 
 
 class LengthGroupedSampler(Sampler[int]):
     """Row numbers of one epoch after another; each slice of `batch_rows` has rows of like length.
 
     Rows are shuffled, sorted by length within groups of 50 batches (fewer where the file is small), cut into batches,
-    and the batches are shuffled. Each iteration is the next epoch, so that a resumed run begins where it was killed.
+    and the batches are shuffled. Each iteration is the next epoch.
     """
 
-    def __init__(self, lengths: Sequence[int], *, batch_rows: int, seed: int, first_epoch: int = 0) -> None:
-        self._lengths, self._batch_rows = np.array(lengths), batch_rows
-        self._seed, self._epoch = seed, first_epoch
+    def __init__(self, lengths: Sequence[int], *, batch_rows: int, seed: int) -> None:
+        self._lengths, self._batch_rows, self._seed, self._epoch = np.array(lengths), batch_rows, seed, 0
 
     def __len__(self) -> int:
         return len(self._lengths)
@@ -197,7 +168,7 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 class _Trainer(Trainer):
-    """The Trainer with batches of like length, with which a resumed run goes on, and a family's count of targets."""
+    """The Trainer with batches of like length and a family's count of targets."""
 
     def __init__(self, task: Trainable, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -210,20 +181,8 @@ class _Trainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: object = None) -> LengthGroupedSampler:
         features: Any = self.train_dataset
-        lengths, size = [len(row["input_ids"]) for row in features], self._task.settings.batch_rows
-        _, done = last_checkpoint(Path(str(self.args.output_dir)))
-        return LengthGroupedSampler(
-            lengths, batch_rows=size, seed=self.args.seed, first_epoch=done // math.ceil(len(lengths) / size)
-        )
-
-
-def last_checkpoint(folder: Path) -> tuple[str | None, int]:
-    """The newest whole checkpoint of a killed run and its step; None and 0 without one."""
-    for found in sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True):
-        # The Trainer writes this file last, so a kill in the middle leaves none, or half of one.
-        with contextlib.suppress(OSError, json.JSONDecodeError):
-            return str(found), int(json.loads((found / "trainer_state.json").read_text())["global_step"])
-    return None, 0
+        lengths = [len(row["input_ids"]) for row in features]
+        return LengthGroupedSampler(lengths, batch_rows=self._task.settings.batch_rows, seed=self.args.seed)
 
 
 def settle_accelerator() -> None:

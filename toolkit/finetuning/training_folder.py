@@ -1,7 +1,7 @@
-"""Folders of a training: what a killed run resumes from, and weights that several cells answer with.
+"""Weights that several cells answer with.
 
 Cells that differ in their test data alone train the same network. One of them trains, and leaves the weights in a
-folder that says what they began with; the others take them from there, as a run that is killed after training does.
+folder that says what they began with; the others take them from there.
 """
 
 import hashlib
@@ -16,21 +16,12 @@ import torch
 from torch import nn
 
 from toolkit.core.errors import NonFiniteError
+from toolkit.core.files import atomic_file, atomic_write
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Task
-from toolkit.finetuning.trainer import Features, keep_trained
+from toolkit.finetuning.trainer import Features
 
-_NOTE = "declared.json"
-
-
-def open_training_folder(folder: Path, declared: Mapping[str, Any]) -> Path:
-    """A folder that says what its content belongs to; emptied where that is something else."""
-    note, text = folder / _NOTE, json.dumps(declared, indent=2) + "\n"
-    if folder.is_dir() and not (note.is_file() and note.read_text() == text):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    note.write_text(text)
-    return folder
+_NOTE, _TRAINED, _DIVERGED = "declared.json", "trained.pt", "diverged.txt"
 
 
 def fit_once(
@@ -47,13 +38,29 @@ def fit_once(
     Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
     `declared` is what the run is, but for its data; the folder is for this training alone.
     """
-    open_training_folder(folder, {**declared, "start": _digest(network, inputs)})
+    _open(folder, {**declared, "start": _digest(network, inputs)})
+    trained, diverged = folder / _TRAINED, folder / _DIVERGED
+    if diverged.is_file():
+        raise NonFiniteError(diverged.read_text())
+    if trained.is_file():
+        network.load_state_dict(torch.load(trained, weights_only=True))
+        return
     try:
         task.fit(network, inputs, source, folder=folder)
-    except NonFiniteError:
-        keep_trained(network, folder)
+    except NonFiniteError as error:
+        atomic_write(diverged, str(error))
         raise
-    keep_trained(network, folder)
+    with atomic_file(trained) as file:
+        torch.save(network.state_dict(), file)
+
+
+def _open(folder: Path, declared: Mapping[str, Any]) -> None:
+    """Make a folder that says what its content belongs to; emptied where that is something else."""
+    note, text = folder / _NOTE, json.dumps(declared, indent=2) + "\n"
+    if folder.is_dir() and not (note.is_file() and note.read_text() == text):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(text)
 
 
 def _digest(network: nn.Module, inputs: Features) -> str:

@@ -5,6 +5,7 @@ that is at work is not disturbed.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from toolkit.objectives.schedule import Schedule
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import settings_in, snapshot
 from toolkit.run.load import read_without_objectives
-from toolkit.run.metrics import by_corpus, history, read_lines
+from toolkit.run.metrics import best_step, by_corpus, history, read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.run.switches import evaluated_run, switch_lines
@@ -66,7 +67,7 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
     if later and (switches := list(switch_lines(evaluated_run(folder), others))):
         yield "\n".join(switches)
     if checkpoints:
-        yield _checkpoints(checkpoints, settings)
+        yield _checkpoints(folder, settings)
 
 
 def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
@@ -174,10 +175,14 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
     return table
 
 
-def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "Table":
-    keep = settings.checkpoint
+def _checkpoints(run: RunFolder, settings: RunSettings) -> "Table":
+    keep, best = settings.checkpoint, None
+    if settings.best_by:
+        with suppress(CheckpointError):
+            newest = run.newest_manifest()
+            best = None if newest is None else best_step(run, settings.best_by, newest.corpora)
     table = columns("Checkpoints, newest first", "step", "size", "written on", "stays")
-    for number, (step, folder) in enumerate(found):
+    for number, (step, folder) in enumerate(run.steps()):
         stays = (
             "always"
             if keep.is_kept(step)
@@ -185,6 +190,8 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
             if number < keep.keep
             else "until the next"
         )
+        if best is not None and best.step == step:
+            stays = f"the best: {settings.best_by} {best.loss:.4f}"
         try:
             checkpoint = open_unverified(folder)
             checkpoint.check_sizes()
@@ -192,6 +199,7 @@ def _checkpoints(found: Sequence[tuple[int, Path]], settings: RunSettings) -> "T
             damage = str(error).replace(f"{folder}/", "")
             table.add_row(f"{step:,}", _size(_folder_size(folder)), damage, "")
             continue
+        stays += "" if checkpoint.manifest.has_moments else ", weights alone"
         table.add_row(f"{step:,}", _size(_folder_size(folder)), _spread(checkpoint.manifest.layout), stays)
     return table
 

@@ -21,7 +21,8 @@ from toolkit.model.kernels.window_attention import (
 )
 from toolkit.model.segments import MixedRows, SegmentLayout
 
-_LONGEST_FOR_BMM = 1024
+LONGEST_FOR_BMM = 1024
+"""Positions that one may see, on a CPU, for the probabilities to be kept."""
 
 
 @dataclass(eq=False)
@@ -150,7 +151,7 @@ def attend(
     window = narrowed(window, layout.longest)
     seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
     # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
-    keeps_probs = query.device.type == "cpu" and seen <= _LONGEST_FOR_BMM
+    keeps_probs = query.device.type == "cpu" and seen <= LONGEST_FOR_BMM
     if window is not None and (not keeps_probs or bands_are_cheaper(query, kind, layout, window)):
         products = multiply_bands if keeps_probs else attend_bands_by_sdpa
         return attend_in_bands(query_THE, key_TKE, value_TKE, kind, layout, window, products=products)

@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from toolkit.core.settings import Settings
 from toolkit.objectives.mixture import MixEntry, alone, mixture_complaint
 
+_LENGTHS = ("steps", "tokens", "epochs", "fraction")
+
 
 class PhaseSettings(Settings):
     """A phase of the schedule: an objective or a mix, exactly one length, and what changes from there on."""
@@ -21,6 +23,8 @@ class PhaseSettings(Settings):
     """Length in updates."""
     tokens: int | None = Field(default=None, gt=0)
     """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
+    epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Length in passes over the rows of its data, rounded up to whole steps; run.toml has the steps."""
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Length as a share of `train.steps`; if one phase has it, all have."""
     global_batch_rows: int | None = Field(default=None, gt=0)
@@ -75,10 +79,11 @@ class PhaseSettings(Settings):
                 f"the phase {self.name!r} has batch_warmup_rows = {self.batch_warmup_rows} and "
                 f"batch_warmup_tokens = {self.batch_warmup_tokens}. Give both, or leave both out"
             )
-        lengths = [name for name in ("steps", "tokens", "fraction") if getattr(self, name) is not None]
+        lengths = [name for name in _LENGTHS if getattr(self, name) is not None]
         if len(lengths) != 1:
             found = " and ".join(f"{name} = {getattr(self, name)}" for name in lengths) or "no length"
-            raise ValueError(f"the phase {self.name!r} has {found}. Give it exactly one of steps, tokens and fraction.")
+            known = f"{', '.join(_LENGTHS[:-1])} and {_LENGTHS[-1]}"
+            raise ValueError(f"the phase {self.name!r} has {found}. Give it exactly one of {known}.")
         return self
 
     @property
@@ -100,7 +105,7 @@ class PhaseSettings(Settings):
 
     def of_steps(self, steps: int) -> Self:
         """The phase with another length."""
-        return self.model_copy(update={"steps": steps, "tokens": None, "fraction": None})
+        return self.model_copy(update=dict.fromkeys(_LENGTHS) | {"steps": steps})
 
 
 def _unwritable(value: object) -> str | None:

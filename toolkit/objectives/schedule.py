@@ -1,7 +1,8 @@
 """Schedule of objectives: a list of phases, and a pure function of the step.
 
-Lengths are steps, tokens (positions: a step is global_batch_rows x sequence_length of them, rounded up to whole
-steps) or fractions of the whole budget. Nothing here has state, so no resume can land in the wrong phase.
+Lengths are steps, into which epochs are turned before, tokens (positions: a step is global_batch_rows x
+sequence_length of them, rounded up to whole steps) or fractions of the whole budget. Nothing here has state, so no
+resume can land in the wrong phase.
 """
 
 import math

@@ -37,6 +37,9 @@ _BUCKET = 500_000_000
 _LIVE_PARAMETERS = 1_000_000_000
 _PREFETCH = 50_000_000
 _MASTER_AND_MOMENTS, _MOMENTS, _FP32 = 12, 8, 4
+_EAGER_SHARE = 2.5
+PROCESS_BYTES = 10**9
+"""Of a rank on a CPU, with torch and DeepSpeed, before it has a model."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,16 @@ def rank_memory(
     if products == "joined":
         activations += width * _joined_weights(shape, activation_checkpointing)
     return RankMemory(weights, optimizer, gradients, activations, _head(shape, positions, width, form), communication)
+
+
+def memory_on_cpu(memory: RankMemory, *, kept_probabilities: int) -> int:
+    """Bytes that a rank takes on a CPU beside `PROCESS_BYTES`, given what it holds, and attention's probabilities.
+
+    Blocks that are not compiled keep more than is counted above, and the C library keeps what is freed; buckets are not
+    touched. Measured: 6M and 16M parameters, micro-batches of 256 to 8,192 positions, fp32 and bf16; within a fifth.
+    """
+    states = memory.weights + memory.optimizer + memory.gradients
+    return states + int(_EAGER_SHARE * (memory.activations + memory.head + kept_probabilities))
 
 
 def largest_parameter(model: ModelSettings, tp: int) -> int:

@@ -41,11 +41,26 @@ class Checks:
 
 
 def _check_evaluation(settings: RunSettings) -> None:
-    if settings.eval.every is not None and settings.data.validation is None:
+    every, best = settings.eval.every, settings.checkpoint.keep_best
+    for key, asked in (("eval.every", every), ("checkpoint.keep_best", best or None)):
+        if asked is not None and settings.data.validation is None:
+            raise SettingsError(
+                f"{key}={_shown(asked)} asks for validation losses, but data.validation is not set.\n"
+                f"Set data.validation to a corpus folder, or leave {key} out."
+            )
+
+
+def _check_best(settings: RunSettings) -> None:
+    known = {"clm", "mlm"} | {entry.objective for phase in settings.schedule for entry in phase.entries}
+    if (name := settings.best_by) is not None and name not in known:
         raise SettingsError(
-            f"eval.every={settings.eval.every} asks for validation losses, but data.validation is not set.\n"
-            "Set data.validation to a corpus folder, or leave eval.every out."
+            f"checkpoint.keep_best={_shown(settings.checkpoint.keep_best)}: {name} has no validation loss of its own.\n"
+            f"Name one of: {', '.join(sorted(known))}."
         )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _check_validation_names(settings: RunSettings) -> None:
@@ -70,9 +85,9 @@ def check_wandb(settings: RunSettings) -> None:
     wanted = settings.log.wandb
     if wanted and find_spec("wandb") is None:
         raise SettingsError(
-            f"log.wandb = {str(wanted).lower() if wanted is True else repr(wanted)} asks for Weights & Biases, and its "
-            "package is not installed.\nInstall it (pip install wandb), or leave log.wandb out: metrics.jsonl and "
-            "TensorBoard have the same numbers."
+            f"log.wandb = {_shown(wanted)} asks for Weights & Biases, and its package is not installed.\n"
+            "Install it (pip install wandb), or leave log.wandb out: metrics.jsonl and TensorBoard have the same "
+            "numbers."
         )
 
 
@@ -143,7 +158,8 @@ def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], so
 
 CHECKS = Checks(
     settings=(
-        ({"eval", "data"}, _check_evaluation),
+        ({"eval", "data", "checkpoint"}, _check_evaluation),
+        ({"checkpoint", "schedule"}, _check_best),
         ({"data", "objectives"}, _check_validation_names),
         ({"train", "parallel"}, _check_spikes),
     ),

@@ -1,5 +1,6 @@
 """The data of a run: packing plans made or found, rows and objectives built."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,12 @@ from toolkit.objectives.registry import declare
 from toolkit.run.checks import CHECKS
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
+from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
+
+_ENDLESS = 1 << 40
+"""Steps."""
+_WORTH_EPOCHS = 4
 
 
 @dataclass(frozen=True)
@@ -100,9 +107,34 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
             f"{rows.num_rows:,} rows of {rows.sequence_length:,}; "
             f"{takes} {taken:,} rows, {taken / rows.num_rows:.2f} epochs"
         )
+        if taken > _WORTH_EPOCHS * rows.num_rows:
+            lines.append(
+                f"{corpus.place}: text repeated more than {_WORTH_EPOCHS} times adds little to what a decoder learns "
+                "(arXiv 2305.16264; masks that change hold out longer): more text, or fewer steps, are worth more"
+            )
         if left_out := tokens_left_out(corpus, rows, part.settings):
             lines.append(left_out)
     return lines
+
+
+def in_steps(settings: RunSettings) -> RunSettings:
+    """Settings whose phases have steps for `epochs`, the passes over their data, which are opened for it.
+
+    A blend is passed over with as many rows as its corpora have together.
+    """
+    if all(phase.epochs is None for phase in settings.schedule):
+        return settings
+    # What has to fit into a phase does.
+    endless = [phase if phase.epochs is None else phase.of_steps(_ENDLESS) for phase in settings.schedule]
+    train = settings.train.model_copy(update={"steps": None})
+    longer = settings.model_copy(update={"schedule": tuple(endless), "train": train})
+    run = DeclaredRun(longer, StepPlan(longer))
+    parts, found = _training_rows(run, open_corpora(run).training), []
+    for entry, phase in zip(settings.schedule, run.plan.schedule.phases, strict=True):
+        num_rows = sum(rows.num_rows for rows in parts[phase.index].rows)
+        needed = None if entry.epochs is None else phase.rows.steps_for(math.ceil(entry.epochs * num_rows))
+        found.append(entry if needed is None else entry.of_steps(needed))
+    return settings.model_copy(update={"schedule": tuple(found)})
 
 
 def open_run_data(run: DeclaredRun, *, sizes: Sizes = "check") -> RunData:

@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from toolkit.core.allocator import available_memory
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
+from toolkit.core.types import AttentionKind
 from toolkit.engine import gpus
 from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stage
+from toolkit.model.flops import attended_pairs
 from toolkit.objectives.schedule import Phase
 from toolkit.parallel.division import head_in_blocks
-from toolkit.parallel.memory import RankMemory, rank_memory, shapes_of_stages
+from toolkit.parallel.memory import RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import CHECKS
 from toolkit.run.declared import DeclaredRun
@@ -163,10 +166,10 @@ def describe_stages(run: DeclaredRun) -> str:
     return f"parallel.stages [{sizes}]: balanced by arithmetic; the head is worth {worth:.2g} blocks"
 
 
-def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
-    """Memory of the ranks of each pipeline stage at the peak of a step on GPUs; one without a pipeline.
+def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None = None) -> list[RankMemory]:
+    """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
 
-    The vocabulary size is known; without a precision, bf16 is assumed.
+    The vocabulary size is known; without a precision, bf16 is assumed. `compiles` unset: as on GPUs.
     """
     # It needs torch, which a run without a GPU is resolved without.
     from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
@@ -179,7 +182,7 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
     has_one_group = settings.train.decay_norms_and_embeddings and not is_tied_pipeline
     is_added_at_once = config.get("bf16", {}).get("immediate_grad_update", True)
     is_copied = not is_added_at_once or (batch.data_parallel > 1 and not has_one_group)
-    compiles = _is_compiled_on_gpus(settings.train, config)
+    compiles = _is_compiled_on_gpus(settings.train, config) if compiles is None else compiles
     return [
         rank_memory(
             shape,
@@ -197,6 +200,38 @@ def rank_memories(run: DeclaredRun, division: Division) -> list[RankMemory]:
             settings.model, tp=settings.parallel.tp, stages=run.stages, num_micro_batches=batch.accumulation
         )
     ]
+
+
+def main_memory(run: DeclaredRun, division: Division) -> int:
+    """Bytes that a rank takes at the peak of a step on a CPU, where attention keeps probabilities."""
+    from toolkit.model.attention import LONGEST_FOR_BMM
+
+    model, (rows, length) = run.settings.model, division.batches.largest_micro_batch
+    worst = max(rank_memories(run, division, compiles=division.is_compiled), key=lambda memory: memory.total)
+    seen = min(length, LONGEST_FOR_BMM)
+    pairs = attended_pairs(model, AttentionKind.BIDIRECTIONAL, [seen]) * rows * length // seen
+    width = 4 if run.settings.precision == "fp32" else 2
+    shared = run.settings.parallel.tp * run.settings.parallel.pp
+    if run.settings.train.activation_checkpointing != "none":
+        # Those of the block at work.
+        shared *= model.num_hidden_layers
+    return memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
+
+
+def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) -> Division:
+    """The division in the largest micro-batches up to its own for which a CPU's machine has memory; as it is where
+    `train.micro_batch_rows` is set.
+    """
+    if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
+        return division
+    room, needed, fitting = _USABLE_SHARE * available_memory() / ranks_here, main_memory(run, division), division
+    while main_memory(run, fitting) > room and (smaller := divide_smaller(run, fitting)) is not None:
+        fitting = smaller
+    if fitting is division:
+        return division
+    rows, were = fitting.batch.micro_batch_rows, division.batch.micro_batch_rows
+    told = f"with {were}, a rank would take {needed / 1e9:.1f} of the {room / 1e9:.1f} GB that it may"
+    return replace(fitting, choices=(*division.choices, f"train.micro_batch_rows {rows}: {told}"))
 
 
 def parts_in_words(memory: RankMemory) -> str:

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolkit.core.allocator import available_memory
 from toolkit.core.draws import Draws
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, rounded
 from toolkit.data import Rows
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.gpus import peak_flops
+from toolkit.engine.precision import threads_of_rank, timed_speed
 from toolkit.model.flops import attended_pairs, training_flops
 from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
+from toolkit.parallel.memory import PROCESS_BYTES
 from toolkit.run.data import RunData
 from toolkit.run.declared import DeclaredRun
-from toolkit.run.division import Division, parts_in_words, rank_memories
+from toolkit.run.division import Division, main_memory, parts_in_words, rank_memories
 from toolkit.run.settings import RunSettings
 
 _SAMPLED_ROWS = 32
@@ -102,11 +105,13 @@ def checkpoint_bytes(settings: RunSettings) -> int | None:
     return parameter_counts(settings.model).total * _BYTES_PER_PARAMETER
 
 
-def checkpoints_kept(run: DeclaredRun) -> int:
-    """Checkpoints that are there at the end; one more while the last is written."""
-    keep, last = run.settings.checkpoint, run.plan.schedule.total_steps
-    saved = [step for step in range(run.plan.first_step + 1, last + 1) if keep.is_due(step) or step == last]
-    return len({step for step in saved if keep.is_kept(step)} | set(saved[-keep.keep :]))
+def checkpoints_kept(run: DeclaredRun) -> tuple[int, int]:
+    """Checkpoints that are there at the end, whole ones and weights alone; one more while the last is written."""
+    keep, first, last = run.settings.checkpoint, run.plan.first_step, run.plan.schedule.total_steps
+    saved = [step for step in range(first + (first > 0), last + 1) if keep.is_due(step) or step == last]
+    newest = saved[-keep.keep :]
+    older = len({step for step in saved if keep.is_kept(step)}.difference(newest)) + bool(keep.keep_best)
+    return (len(newest), older) if keep.keep_weights_only else (len(newest) + older, 0)
 
 
 def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
@@ -132,10 +137,11 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
     lines.insert(1, f"model FLOPs: {whole.flops / whole.positions:.3g} per token, {whole.flops:.3g} in all{of}")
     if machines is not None:
         lines.append(f"time: {machines.describe(whole.flops)}")
-    kept = checkpoints_kept(run)
+    kept, light = checkpoints_kept(run)
+    as_weights = f", {light:,} of them as weights alone" if light else ""
     lines.append(
-        f"checkpoints: {_gigabytes(size)} each, {counted(kept, 'checkpoint')} kept at the end; "
-        f"{_gigabytes((kept + 1) * size)} of disk while the last is written"
+        f"checkpoints: {_gigabytes(size)} each, {counted(kept + light, 'checkpoint')} kept at the end{as_weights}; "
+        f"{_gigabytes((kept + 1 + light / 3) * size)} of disk while the last is written"
     )
     if data is not None:
         corpora = {named.corpus.path: named.corpus for part in data.training for named in part.corpora}
@@ -156,6 +162,20 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
     layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(division.ds_config)}, {counted(ranks, 'rank')}"
     needed = f"{worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"
     return [f"memory per rank{of}, on GPUs: {needed}"]
+
+
+def forecast_here(run: DeclaredRun, division: Division, *, num_ranks: int, flops: float | None) -> list[str]:
+    """Main memory of a rank on this machine, which has no GPU, and the time where the speed of its CPU was measured."""
+    if run.settings.model.vocab_size is None:
+        return []
+    free, threads = available_memory() / 1e9, threads_of_rank(num_ranks)
+    needed = rounded((PROCESS_BYTES + main_memory(run, division)) / 1e9)
+    lines = [f"memory per rank, on this CPU: about {needed} GB; {free:.1f} GB are free"]
+    speed = None if run.settings.precision is None else timed_speed(threads, run.settings.precision)
+    if speed is not None and flops is not None:
+        hours = rounded(flops / speed / num_ranks / 3600)
+        lines.append(f"time: about {hours} hours on this CPU, at the {speed / 1e12:.2g} TFLOP/s of a small step")
+    return lines
 
 
 def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:

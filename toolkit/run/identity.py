@@ -23,7 +23,7 @@ ROPE = ("rope_", "local_rope_")
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
 _GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _FREE = (
-    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval."),
+    *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "data.validation"),
     *("run.dir", "run.cache_gb"),
     # A run that a spike has stopped goes past it with another one.
     *("train.on_spike", "train.spike_deviations", "train.attention_kernel", "train.activation_checkpointing"),
@@ -69,7 +69,7 @@ def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
 def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
     for key, manifest_hash in saved.items():
-        if found.get(key, manifest_hash) != manifest_hash:
+        if not is_free(key) and found.get(key, manifest_hash) != manifest_hash:
             raise CorpusError(
                 f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
                 f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
@@ -77,16 +77,25 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
             )
 
 
+def check_resumable(manifest: CheckpointManifest, settings: RunSettings) -> None:
+    """Refuse to resume a run from weights alone."""
+    if not manifest.has_moments:
+        raise CheckpointError(
+            f"step {manifest.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be resumed from "
+            "it.\nMove it elsewhere; init.from starts a new run from it."
+        )
+
+
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:
     """Refuse to start a model from weights of another shape, or with moments that are not there."""
     first = settings.first_weights
     assert first is not None
     if first.optimizer == "keep" and not manifest.has_moments:
-        key = first.key.replace("from", "optimizer")
-        raise SettingsError(
-            f'{key}="keep", but {first.source} has no optimizer state: it is '
-            f'{"a merge of checkpoints" if manifest.merged else "an imported model"}.\nSet {key} = "reset".'
-        )
+        asked = "a fork goes on with the optimizer" if settings.fork else 'init.optimizer="keep"'
+        found = "a run's weights alone" if "run" in manifest.settings else "an imported model"
+        found = "a merge of checkpoints" if manifest.merged else found
+        remedy = "A new run may start from them: init.from." if settings.fork else 'Set init.optimizer = "reset".'
+        raise SettingsError(f"{asked}, but {first.source} has no optimizer state: it is {found}.\n{remedy}")
     changed = _model_differences(settings, manifest)
     growing = () if first.grow is None else _check_growth(settings, manifest)
     if fixed := [line for key, line in changed.items() if not key.startswith((*_FREE_IN_MODEL, *growing))]:

@@ -1,6 +1,7 @@
 """Run files: read, completed by presets and `--set`, validated; every mistake in one message.
 
-Nothing is opened here but the run file and, where `[model]` leaves something out, a checkpoint's manifest.
+Nothing is opened here but the run file, where `[model]` leaves something out a checkpoint's manifest, and where the
+length of a phase is in `epochs` its data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
+from toolkit.run.data import in_steps
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import check_own_folder
 from toolkit.run.settings import RunSettings
@@ -79,6 +81,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
 
 def declare_settings(settings: RunSettings) -> DeclaredRun:
     """The run of settings that were made in Python; refuses groups of them that contradict one another."""
+    settings = in_steps(settings)
     plan = StepPlan(settings)
     for mistake in CHECKS.mistakes(settings, wrong=set()):
         raise mistake
@@ -189,6 +192,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
     plans = list[StepPlan]()
     if not wrong & _GROUPS_OF_STEPS:
         with _collected(mistakes):
+            settings = in_steps(settings)
             plans.append(StepPlan(settings))
     mistakes += CHECKS.mistakes(settings, wrong=wrong)
     if len(mistakes) == 1:

@@ -1,6 +1,7 @@
 """RUN_DIR/metrics.jsonl: one JSON object per logged step, never two for one step over the life of a run."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -146,6 +147,31 @@ def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
     made = [line for line in before if line["step"] <= fork["step"]]
     is_left_there = any(line["step"] == fork["step"] and "loss" in line for line in made)
     return History([*made, *own], is_whole and is_left_there)
+
+
+class BestStep(NamedTuple):
+    """The step of the lowest validation loss."""
+
+    loss: float
+    step: int
+
+
+def best_step(
+    folder: RunFolder, objective: str, corpora: Mapping[str, str], *, up_to: float = math.inf
+) -> BestStep | None:
+    """Of the steps that have a checkpoint; losses count that were taken on the validation corpora of these hashes."""
+    losses = {line["step"]: line["eval_loss"].get(objective) for line in read_lines(folder) if "eval_loss" in line}
+    found = list[BestStep]()
+    for step, path in folder.steps():
+        with suppress(CheckpointError):
+            is_same = 0 < step <= up_to and _validation(read_manifest(path).corpora) == _validation(corpora)
+            if is_same and (loss := losses.get(step)) is not None:
+                found.append(BestStep(loss, step))
+    return min(found, default=None)
+
+
+def _validation(corpora: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in corpora.items() if key.startswith("data.validation")}
 
 
 def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:

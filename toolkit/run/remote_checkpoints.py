@@ -80,18 +80,26 @@ def copy_missing(folder: RunFolder, url: str, copied: set[int]) -> None:
 
 def copy_checkpoint(folder: Path, url: str) -> None:
     """Copy a whole checkpoint to a URL, unless the same is there; one of another run there is a CheckpointError."""
-    last, content = f"{url}/{MANIFEST_NAME}", (folder / MANIFEST_NAME).read_bytes()
-    manifest = read_manifest(folder)
+    last, manifest = f"{url}/{MANIFEST_NAME}", read_manifest(folder)
     if list_objects(last):
-        there = read(last)
-        if there == content:
-            return
-        # One that is damaged is replaced.
         try:
-            with suppress(CheckpointError):
-                check_same_run(parse_manifest(there, last).settings, saved_settings(manifest))
+            if _is_copied(manifest, last):
+                return
         except SettingsError as error:
             raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
     Checkpoint(folder, manifest).check_sizes()
     for name in (*manifest.files, MANIFEST_NAME):
         put(folder / name, f"{url}/{name}")
+
+
+def _is_copied(manifest: CheckpointManifest, last: str) -> bool:
+    """True where the manifest there is this one, or is what it was with moments; a SettingsError for another run's.
+
+    One that is damaged is replaced.
+    """
+    with suppress(CheckpointError):
+        there = parse_manifest(read(last), last)
+        if manifest in (there, there.without_moments()):
+            return True
+        check_same_run(there.settings, saved_settings(manifest))
+    return False

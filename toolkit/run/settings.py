@@ -156,6 +156,12 @@ class RunSettings(Settings):
     """Validation."""
 
     @property
+    def best_by(self) -> str | None:
+        """The objective whose lowest validation loss keeps a checkpoint (`checkpoint.keep_best`), if any does."""
+        best = self.checkpoint.keep_best
+        return self.schedule[-1].name if best is True else best or None
+
+    @property
     def first_weights(self) -> FirstWeights | None:
         """Source of the weights, unless they are drawn."""
         if self.fork is not None:

@@ -19,6 +19,7 @@ from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_manifest
 from toolkit.run.identity import (
+    check_resumable,
     check_same_corpora,
     check_same_model,
     check_same_run,
@@ -84,11 +85,7 @@ class Start:
         """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
         settings = run.settings
         if self.own is not None:
-            if not self.own.has_moments:
-                raise CheckpointError(
-                    f"step {self.own.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be "
-                    "resumed from it.\nMove it elsewhere; init.from starts a new run from it."
-                )
+            check_resumable(self.own, settings)
             try:
                 check_same_run(self.own.settings, settings)
             except SettingsError as error:

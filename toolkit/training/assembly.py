@@ -1,8 +1,10 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.engine.engine import Engine
+from toolkit.run.metrics import BestStep, best_step
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
 from toolkit.training.copying import CopyHook
@@ -27,11 +29,12 @@ def assemble(
     corpora: Mapping[str, str],
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
+    lowest_loss: float = math.inf,
 ) -> Run:
     """The run as the loop wants it, from a state on; manifests name the origin of the weights, and the corpora
     that the steps before read.
 
-    `hosts` are by rank; only rank 0 needs them.
+    `lowest_loss` is that of `checkpoint.keep_best` so far; `hosts` are by rank; only rank 0 needs them.
     """
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = [part for part in dict.fromkeys(data.training) if part.rows], run.division.batches
@@ -74,7 +77,9 @@ def assemble(
         objectives=data.objectives,
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
-        saver=CheckpointSaver(run, engine, origin=origin, corpora=corpora, first_step=state.step),
+        saver=CheckpointSaver(
+            run, engine, origin=origin, corpora=corpora, first_step=state.step, lowest_loss=lowest_loss
+        ),
         hooks=_hooks(run, engine, state, stop, hosts) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
@@ -90,5 +95,10 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, stop: int, hosts: 
     in_use: list[CopyHook] = []
     if settings.checkpoint.copy_to is not None:
         in_use.append(CopyHook(run.folder, settings.checkpoint.copy_to, say=console.say))
-    retention = RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use, say=console.say)
+
+    def best() -> BestStep | None:
+        name, hashes = settings.best_by, run.data.corpora.hashes()
+        return None if name is None else best_step(run.folder, name, hashes)
+
+    retention = RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use, say=console.say, best=best)
     return [log, console, slow, *in_use, retention]

@@ -5,13 +5,13 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from toolkit.checkpoint.folders import half_removed
-from toolkit.checkpoint.retention import CheckpointSettings, retain
+from toolkit.checkpoint.folders import half_removed, step_name
+from toolkit.checkpoint.retention import CheckpointSettings, drop_moments, retain
 from toolkit.core.console import progress
 from toolkit.objectives.base import Objective
 from toolkit.objectives.mixture import attention_of
 from toolkit.objectives.schedule import Phase
-from toolkit.run.metrics import Losses, by_corpus
+from toolkit.run.metrics import BestStep, Losses, by_corpus
 from toolkit.run.step_plan import StepPlan
 from toolkit.training.rank_errors import RankErrors
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
@@ -132,9 +132,14 @@ class RetentionHook(Hook):
     """Deletes checkpoints that need not be kept; `in_use` have the steps of those that somebody still has to read."""
 
     def __init__(
-        self, root: Path, settings: CheckpointSettings, *in_use: Container[int], say: Callable[[str], object]
+        self,
+        root: Path,
+        settings: CheckpointSettings,
+        *in_use: Container[int],
+        say: Callable[[str], object],
+        best: Callable[[], BestStep | None] = lambda: None,
     ) -> None:
-        self._root, self._settings, self._in_use, self._say = root, settings, in_use, say
+        self._root, self._settings, self._in_use, self._say, self._best = root, settings, in_use, say, best
         self._is_told = False
 
     def __contains__(self, step: object) -> bool:
@@ -145,11 +150,22 @@ class RetentionHook(Hook):
         self._retain()
 
     def on_end(self, state: RunState) -> None:
-        """Delete those that were in use at the last checkpoint."""
+        """Delete those that were in use at the last checkpoint, and name the best."""
         self._retain()
+        if (best := self._best()) is not None:
+            self._say(
+                f"lowest validation loss: {best.loss:.4f} at step {best.step:,} ({self._root / step_name(best.step)})"
+            )
 
     def _retain(self) -> None:
-        retain(self._root, keep=self._settings.keep, is_kept=self._settings.is_kept, in_use=self)
+        best, settings = self._best(), self._settings
+
+        def is_kept(step: int) -> bool:
+            return settings.is_kept(step) or (best is not None and step == best.step)
+
+        retain(self._root, keep=settings.keep, is_kept=is_kept, in_use=self)
+        if settings.keep_weights_only:
+            drop_moments(self._root, settings.keep, in_use=self)
         if not self._is_told and (left := half_removed(self._root)):
             self._is_told = True
             self._say(f"{left} (somebody may have files of it open). Each new checkpoint tries again.")

@@ -96,6 +96,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         state = _evaluate_if_due(run, info, hooks)
     is_stopping = errors.should_stop(run.is_stop_requested)
     while state.step < run.stop and not is_stopping:
+        run.saver.save_if_due(state, hooks)
         started = time.perf_counter()
         step = next(coming)
         counts, phase, mix = step.counts, schedule.phase_at(state.step), step.mix
@@ -135,8 +136,6 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         # These take so long that a request to stop may come.
         if (run.evaluator is not None and run.evaluator.is_due(info)) or run.saver.is_due(state):
             is_stopping |= errors.should_stop(run.is_stop_requested)
-        if run.saver.is_due(state):
-            run.saver.save(state, hooks)
     return state
 
 
@@ -146,4 +145,5 @@ def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
     # What a hook met before does not cost the step its evaluation.
     losses, of_corpora = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
     hooks.each(lambda hook: hook.after_evaluation(info, {**losses, **of_corpora}))
-    return info.state.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
+    run.saver.after_evaluation(state := info.state.after_evaluation(losses))
+    return state

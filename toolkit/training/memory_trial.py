@@ -12,8 +12,10 @@ import torch
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, root_cause
 from toolkit.engine.engine import Engine
+from toolkit.engine.ranks import Ranks
 from toolkit.model.segments import SegmentLayout
-from toolkit.run.division import divide_smaller, parts_in_words, rank_memories
+from toolkit.parallel.launcher import read_launcher
+from toolkit.run.division import divide_smaller, fit_main_memory, parts_in_words, rank_memories
 from toolkit.run.load import to_toml
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
@@ -29,11 +31,13 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
     """The run with micro-batches that every rank has memory for: its own, or the next smaller that divide. Collective.
 
     Results do not depend on them. At ZeRO stage 3 and under model parallelism, whose passes are collective, there is no
-    trial.
+    trial, nor on a CPU, where a process that takes too much is killed: there a formula decides.
     """
     ranks, parallel = engine.ranks, run.settings.parallel
-    if not is_limited(ranks.device) or engine.zero_stage == 3 or parallel.tp * parallel.pp > 1:
+    if engine.zero_stage == 3 or parallel.tp * parallel.pp > 1:
         return run
+    if not is_limited(ranks.device):
+        return _fit_main_memory(run, ranks)
     while True:
         with ranks.together(), torch_errors_explained(run):
             found = _try_largest(run, engine)
@@ -53,6 +57,20 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
                 rows = smaller.batch.micro_batch_rows
                 print(f"{_described(run, reason)} Trying train.micro_batch_rows={rows}.", flush=True)
         run = replace(run, division=smaller)
+
+
+def _fit_main_memory(run: ResolvedRun, ranks: Ranks) -> ResolvedRun:
+    fitting = run.division
+    with ranks.together():
+        if ranks.rank == 0:
+            fitting = fit_main_memory(run, run.division, ranks_here=read_launcher().local_world_size)
+        if fitting is not run.division:
+            run.folder.write_resolved(to_toml(run.settings), dict(fitting.ds_config))
+            print(fitting.choices[-1], flush=True)
+    rows, division = ranks.broadcast(fitting.batch.micro_batch_rows), run.division
+    while division.batch.micro_batch_rows > rows and (smaller := divide_smaller(run, division)) is not None:
+        division = smaller
+    return replace(run, division=division)
 
 
 @contextmanager

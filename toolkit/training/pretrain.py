@@ -33,6 +33,7 @@ from toolkit.training.assembly import assemble
 from toolkit.training.building import build_engine
 from toolkit.training.loop import train
 from toolkit.training.memory_trial import fit_micro_batches, torch_errors_explained
+from toolkit.training.saving import lowest_loss
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
 
@@ -121,7 +122,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
         is_compiled = engine.kernels["blocks"] == "compiled"
         run = fit_micro_batches(replace(run, division=replace(run.division, is_compiled=is_compiled)), engine)
         state, origin = beginning.load(engine), beginning.origin()
-        hosts = ranks.gather_on_first(socket.gethostname())
+        lowest, hosts = lowest_loss(run, ranks, step=state.step), ranks.gather_on_first(socket.gethostname())
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
@@ -134,6 +135,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
                 corpora=beginning.corpora,
                 hosts=hosts,
                 is_stop_requested=is_stop_requested,
+                lowest_loss=lowest,
             )
         with torch_errors_explained(run):
             state = train(assembled, state)

@@ -52,6 +52,10 @@ class RunState:
             recent_losses=recent,
         ).with_losses({f"train/{name}": mean for name, mean in means.items()})
 
+    def after_evaluation(self, losses: Mapping[str, float]) -> "RunState":
+        """The state with newer validation losses, by objective."""
+        return self.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
+
     def losses_in(self, phase: Phase) -> tuple[float, ...]:
         """`recent_losses` where the next step belongs to the phase; none where it begins it."""
         return self.recent_losses if self.step > phase.start else ()

@@ -1,14 +1,17 @@
 """Saving of checkpoints: when, and what their manifests say."""
 
 import logging
+import math
 from collections.abc import Mapping
 
 import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
+from toolkit.engine.ranks import Ranks
 from toolkit.engine.saving import AsyncCheckpoint
 from toolkit.run.identity import snapshot
+from toolkit.run.metrics import BestStep, best_step
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.hooks import HookList
 from toolkit.training.rank_errors import RankErrors
@@ -21,24 +24,43 @@ class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
     Manifests name the `origin` of the weights, and `corpora` that the steps before read; `first_step`, from which this
-    process starts, needs no checkpoint. Where any rank could not write, all raise a CheckpointError.
+    process starts, needs no checkpoint. Under `checkpoint.keep_best`, steps are saved whose loss is below `lowest_loss`
+    and all since. Where any rank could not write, all raise a CheckpointError.
     """
 
     def __init__(
-        self, run: ResolvedRun, engine: Engine, *, origin: dict[str, str], corpora: Mapping[str, str], first_step: int
+        self,
+        run: ResolvedRun,
+        engine: Engine,
+        *,
+        origin: dict[str, str],
+        corpora: Mapping[str, str],
+        first_step: int,
+        lowest_loss: float,
     ) -> None:
         self._run, self._engine, self._manifest = run, engine, _manifest(run, engine, origin, corpora)
-        self._saved_step = first_step
+        self._saved_step, self._best = first_step, BestStep(lowest_loss, -1)
         self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
         """True where a checkpoint is saved after this step, be it the last of the process or not."""
-        return self._run.settings.checkpoint.is_due(state.step)
+        return self._run.settings.checkpoint.is_due(state.step) or state.step == self._best.step
+
+    def after_evaluation(self, state: RunState) -> None:
+        """Take note of the validation losses of a step; those before the first one save nothing."""
+        found = BestStep(state.losses.get(f"validation/{self._run.settings.best_by}", math.inf), state.step)
+        if state.step and found.loss < self._best.loss:
+            self._best = found
 
     @property
     def is_writing(self) -> bool:
         """True while this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
         return self._in_flight is not None and self._in_flight.is_writing
+
+    def save_if_due(self, state: RunState, hooks: HookList) -> None:
+        """Save after a step where that is due, and before the first one; collective. The last is `save_last`'s."""
+        if self.is_due(state) and (state.step == 0 or state.step != self._saved_step):
+            self.save(state, hooks)
 
     def save(self, state: RunState, hooks: HookList) -> None:
         """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
@@ -49,7 +71,7 @@ class CheckpointSaver:
                 "step": state.step,
                 "optimizer_step": self._engine.optimizer_step,
                 "tokens": state.tokens,
-                "phase_settings": plan.phase_settings(state.step - 1),
+                "phase_settings": plan.phase_settings(max(state.step - 1, 0)),
                 "data_position": plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),
@@ -104,6 +126,15 @@ class CheckpointSaver:
             # `error` is the one that ends the run.
             if self._engine.ranks.rank == 0:
                 _log.warning("the checkpoint in flight could not be finished: %s", raised)
+
+
+def lowest_loss(run: ResolvedRun, ranks: Ranks, *, step: int) -> float:
+    """The lowest validation loss up to a step, of the objective that `checkpoint.keep_best` is about; collective."""
+    best, objective = None, run.settings.best_by
+    with ranks.together():
+        if ranks.rank == 0 and objective is not None:
+            best = best_step(run.folder, objective, run.data.corpora.hashes(), up_to=step)
+    return ranks.broadcast(math.inf if best is None else best.loss)
 
 
 def _manifest(

@@ -16,7 +16,7 @@ from toolkit.engine.saving import load_checkpoint
 from toolkit.model.growth import Growth
 from toolkit.remote import is_url
 from toolkit.run.declared import DeclaredRun
-from toolkit.run.identity import growth_of, rope_differences
+from toolkit.run.identity import check_resumable, growth_of, rope_differences
 from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.resolve import ResolvedRun
 from toolkit.run.settings import FirstWeights, RunSettings
@@ -49,7 +49,10 @@ def own_checkpoint(run: DeclaredRun, ranks: Ranks) -> Checkpoint | None:
         if found is None and damage:
             raise run.folder.no_intact_checkpoint(damage)
         print("".join(f"{message}\n" for message in damage), end="", flush=True)
-        return None if found is None else found.path
+        if found is None:
+            return None
+        check_resumable(found.manifest, run.settings)
+        return found.path
 
     return _opened(newest, ranks)
 

@@ -123,7 +123,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     prepare_if_named(declared.settings.data)
     corpora = open_corpora(declared)
     complete = corpora.with_vocabulary(declared)
-    num_missing = checkpoints_kept(complete) + 1 - len(complete.folder.steps())
+    num_missing = sum(checkpoints_kept(complete)) + 1 - len(complete.folder.steps())
     facts.needed = max(0, num_missing) * (checkpoint_bytes(complete.settings) or 0)
     data, tokenizers = facts.same.setdefault("data", {}), facts.same.setdefault("tokenizer", {})
     for key, corpus in ((named.key, named.corpus) for named in corpora.named):

@@ -29,6 +29,11 @@ from toolkit.run import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.workflows.stop_signals import nothing_saved
 
+_KILLED = (
+    "a rank was killed by the system, probably since the machine ran out of memory. Set a smaller "
+    "train.micro_batch_rows, train.activation_checkpointing, or fewer ranks; --dry-run says what a rank needs."
+)
+
 
 def launch_ranks(
     arguments: Sequence[str],
@@ -62,7 +67,10 @@ def launch_ranks(
                 _kill(launcher)
                 launcher.wait()
                 raise
-    return as_shells_say(code)
+            code = as_shells_say(code)
+            if code == 128 + signal.SIGKILL and not stop_file.exists():
+                print(_KILLED, file=sys.stderr, flush=True)
+    return code
 
 
 def what_is_left(folder: RunFolder, *, how: str = "interrupted") -> str:

@@ -11,11 +11,11 @@ from pathlib import Path
 from toolkit.core.errors import SettingsError
 from toolkit.core.locks import locked_file
 from toolkit.data import CORPUS_MANIFEST, DataSettings
-from toolkit.engine.gpus import num_devices
+from toolkit.engine.gpus import has_gpu, num_devices
 from toolkit.remote import is_url
 from toolkit.run import RunFolder, RunSettings, run_presets
 from toolkit.run.checks import CHECKS
-from toolkit.run.division import divide_run
+from toolkit.run.division import divide_run, fit_main_memory
 from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
 from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, resolve_run
@@ -86,7 +86,7 @@ def show_run(
     A preset may be shown before its corpora and first weights are there. Without a `device` no time is given.
     """
     # It needs torch, which a run without a GPU is started without.
-    from toolkit.run.forecast import Machines, forecast, forecast_memory
+    from toolkit.run.forecast import Machines, arithmetic_of, forecast, forecast_here, forecast_memory
 
     declared = declare_run(source, overrides)
     ranks, about_data, data = num_procs or num_devices(), list[str](), None
@@ -106,6 +106,9 @@ def show_run(
         about_data = [*data.describe().splitlines(), prepared.start.describe(run.settings)]
     print(to_toml(run.settings))
     lines = [*forecast(run, data=data, machines=machines), *forecast_memory(run, division)]
+    if machines is None and not has_gpu():
+        division = fit_main_memory(run, division, ranks_here=ranks)
+        lines += forecast_here(run, division, num_ranks=ranks, flops=arithmetic_of(run, data=data).flops)
     for line in [*lines, *about_data, *division.batches.describe(), *division.choices, *notes]:
         print(f"# {line}")
 

@@ -16,7 +16,7 @@ GRID = {"models": ("eurobert", "bert"), "rates": (1e-3, 3e-3, 1e-2), "seeds": (0
 
 
 def outputs(folder):
-    """Content by name of cells and results; a kill right after a result leaves what it would have resumed from."""
+    """Content by name of cells and results; a kill right after a result leaves a folder of what was not whole."""
     files = [
         path for path in sorted((folder / "cells").rglob("*")) if path.is_file() and ".unfinished" not in path.parts
     ]

@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import write_data, write_grid
 from tests.support.hf_encoders import save_encoder
 from tests.support.sources import ROOT
+from toolkit.checkpoint.manifest import read_manifest
+from toolkit.checkpoint.retention import drop_moments
+from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.grid.cells import Diverged
-from toolkit.experiments.grid.declaration import PAPER_RATES, load_grid
-from toolkit.experiments.grid.inputs import HubAccess
+from toolkit.experiments.grid.declaration import PAPER_RATES, ModelEntry, load_grid
+from toolkit.experiments.grid.inputs import HubAccess, ResolvedModel, resolve_model
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import show_grid
 from toolkit.finetuning import Split, get_task
@@ -161,3 +165,16 @@ def test_a_dry_run_says_what_would_be_fetched(
     assert "16 cells (2 models, 2 tasks), 0 done, 16 would run" in said
     assert "would be fetched from the Hugging Face hub first: data set sst2, model nobody/nothing\n" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_is_the_same_without_its_moments(tmp_path: Path) -> None:
+    """As a run leaves it under `checkpoint.keep_weights_only` while a grid is at work."""
+    root = write_tiny_run(tmp_path, steps=(20, 40)) / "checkpoints"
+    entry = ModelEntry(name="a", path=str(root / "step-00000020"))
+
+    def found() -> ResolvedModel:
+        return resolve_model(entry, tmp_path / "exports", hub=HubAccess.CACHED, known=KnownHashes())
+
+    before = found()
+    drop_moments(root, 1)
+    assert (found(), read_manifest(root / "step-00000020").has_moments) == (before, False)

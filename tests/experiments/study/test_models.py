@@ -187,6 +187,10 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
             "[[models]]\nset.checkpoint.keep_at = [3]\naxes.schedule = ['clm 6']",
             ["checkpoint.keep_at is not set by hand. Set study.keep instead."],
         ),
+        (
+            "[set]\ncheckpoint.keep_weights_only = true\n[[models]]\naxes.schedule = ['clm 6']",
+            ["checkpoint.keep_weights_only is not set by hand. Others go on from what a model keeps"],
+        ),
     ],
 )
 def test_mistakes_are_told_together_with_their_place(study, text, messages):

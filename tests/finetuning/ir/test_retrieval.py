@@ -126,36 +126,6 @@ def test_the_loss_by_hand(tmp_path, changes, num_negatives):
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
-    import toolkit.finetuning.trainer as trainer
-
-    collection = word_collection(tmp_path / "words")
-    settings = RetrievalSettings(learning_rate=1e-3, seed=3, steps=6, batch_rows=8)
-    _, whole = run(tmp_path, collection, settings=settings, output="whole")
-    monkeypatch.setattr(trainer, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    ended = trainer.StepEnds.on_step_end
-
-    def killed(self, args, state, control, **more):
-        ended(self, args, state, control, **more)
-        if state.global_step == 4:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(trainer.StepEnds, "on_step_end", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, collection, settings=settings, output="killed")
-    steps = []
-
-    def counted(self, args, state, control, **more):
-        steps.append(state.global_step)
-
-    monkeypatch.setattr(trainer.StepEnds, "on_step_end", counted)
-    _, resumed = run(tmp_path, collection, settings=settings, output="killed")
-    assert steps == [4, 5, 6]
-    first, second = (AutoModel.from_pretrained(output / "model").state_dict() for output in (whole, resumed))
-    for name, weight in first.items():
-        assert torch.equal(weight, second[name]), name
-
-
 def test_embeddings_are_those_of_the_weights_alone_after_bf16_training(tmp_path, monkeypatch):
     import toolkit.finetuning.trainer as trainer
 

@@ -37,9 +37,7 @@ def _local(items: Sequence[Work], num_workers: int | None, logs: Path) -> LocalE
         environments = [{gpus.VISIBLE_DEVICES: visible[worker % len(visible)]} for worker in range(chosen)]
         console().print(f"{counted(chosen, 'worker')} on {counted(min(chosen, len(visible)), 'GPU')}")
     else:
-        # Threads that wait for one another's share of a sum would keep a core busy that another worker needs.
-        crowded = chosen * needed > num_cores and "OMP_WAIT_POLICY" not in os.environ
-        environments = [{"OMP_WAIT_POLICY": "PASSIVE"} if crowded else {}] * chosen
+        environments = [{}] * chosen
         console().print(f"{counted(chosen, 'worker')} of {counted(needed, 'thread')} on {counted(num_cores, 'core')}")
     return LocalExecutor(RUNNER, environments=environments, logs=logs)
 

@@ -1,5 +1,6 @@
 """Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +13,11 @@ from pydantic import ValidationError
 from transformers import AutoConfig
 
 from tokenization.hub import HubName
-from toolkit.checkpoint.manifest import MANIFEST_NAME
+from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.cache import KnownHashes
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, SettingsError
-from toolkit.core.files import hash_file
 from toolkit.core.locks import locked_file
 from toolkit.core.settings import explain
 from toolkit.core.text import counted, home_hint
@@ -189,9 +189,11 @@ def resolve_models(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: K
 def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> ResolvedModel:
     """A model of the grid; encoders of checkpoints will be in `exports`."""
     if needs_export(entry.path):
-        checkpoint = open_checkpoint(entry.path).path
-        digest = hash_file(checkpoint / MANIFEST_NAME)
-        return ResolvedModel(entry, str(exports / f"{entry.name}-{digest[:16]}"), {MANIFEST_NAME: digest}, checkpoint)
+        checkpoint = open_checkpoint(entry.path)
+        # A run may leave its weights alone in the meantime (checkpoint.keep_weights_only).
+        digest = hashlib.sha256(manifest_bytes(checkpoint.manifest.without_moments())).hexdigest()
+        exported = str(exports / f"{entry.name}-{digest[:16]}")
+        return ResolvedModel(entry, exported, {MANIFEST_NAME: digest}, checkpoint.path)
     folder = Path(entry.path)
     if folder.is_dir():
         files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))

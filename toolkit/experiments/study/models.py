@@ -23,7 +23,11 @@ from toolkit.run.settings import RunFolderSettings
 from toolkit.run.toml_files import read_toml
 
 # Keys that a study chooses for each of its models, and what takes their place.
-_CHOSEN = {"run.dir": "Each model has a folder of its name; set study.dir", "checkpoint.keep_at": "Set study.keep"}
+_CHOSEN = {
+    "run.dir": "Each model has a folder of its name; set study.dir",
+    "checkpoint.keep_at": "Set study.keep",
+    "checkpoint.keep_weights_only": "Others go on from what a model keeps; use `toolkit study --tidy`",
+}
 # Of a schedule that is a text, `clm 3k + mlm 9k`: an objective and a length for each phase.
 _PHASE = re.compile(r"(\S+)\s+(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*(%|tokens|steps)?")
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
@@ -75,7 +79,8 @@ class _Family:
             )
         _check_tables(self._base, place=str(path))
         # Which checkpoints stay is the study's to say.
-        self._base.get("checkpoint", {}).pop("keep_every", None)
+        for key in ("keep_every", "keep_weights_only"):
+            self._base.get("checkpoint", {}).pop(key, None)
 
     def knows(self, source: str) -> bool:
         """True of a model that is found already, and of the folder of a run."""

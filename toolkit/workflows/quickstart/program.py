@@ -19,8 +19,6 @@ def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["non
     """Run the stages that are not finished, write the report, all below `folder`, and return the exit code."""
     # Libraries read these once, when they are imported; ranks inherit them.
     os.environ["HF_HUB_OFFLINE"] = "1"
-    # Threads that spin while they wait made fine-tuning four times as slow on a busy machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from toolkit.workflows.quickstart.stages import PretrainingEnded, Quickstart
 
     with locked(folder):
