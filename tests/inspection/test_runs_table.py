@@ -91,11 +91,16 @@ def test_a_row_for_each_run_below(inspect, make, tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(("name", "read"), [("metrics.jsonl", "open"), ("checkpoints", "iterdir")])
-def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monkeypatch, name, read):
+@pytest.mark.parametrize(
+    ("name", "read", "names_file"),
+    [("metrics.jsonl", "open", True), ("metrics.jsonl", "open", False), ("checkpoints", "iterdir", True)],
+)
+def test_a_run_that_cannot_be_read_hides_no_other(inspect, make, tmp_path, monkeypatch, name, read, names_file):
+    """A read that fails behind the opening, as of a stale handle on NFS, names no file."""
+
     def refuse(path, *given, **named):
         if path == theirs / name:
-            raise PermissionError(13, "Permission denied", str(path))
+            raise OSError(116, "Stale file handle", *[str(path)] * names_file)
         return real(path, *given, **named)
 
     theirs, real = make("theirs", line=5, saved=10).path, getattr(Path, read)

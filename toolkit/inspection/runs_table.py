@@ -105,7 +105,9 @@ def _row(folder: RunFolder, name: str) -> RunRow:
     try:
         line, saved = last_trained_line(folder), next((step for step, _ in folder.steps()), 0)
     except OSError as error:
-        return RunRow(name, f"{Path(error.filename).name} cannot be read")
+        # A read that fails behind the opening, as on NFS, names no file.
+        what = Path(error.filename).name if error.filename else folder.metrics_file.name
+        return RunRow(name, f"{what} cannot be read")
     reached = 0 if line is None else int(line["step"])
     try:
         plan = _plan(folder.settings_file, folder.settings_file.stat().st_mtime_ns)
