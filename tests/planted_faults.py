@@ -1421,6 +1421,13 @@ FAULTS = (
         tests=("tests/run/test_parting.py",),
     ),
     Fault(
+        name="study: the corpora of a run that is adopted are told by their places",
+        path="toolkit/experiments/study/plan.py",
+        old="there = None if manifest is None or hashes is None else manifest.corpora",
+        new="there = None",
+        tests=("tests/experiments/study/test_plan.py",),
+    ),
+    Fault(
         name="parting: sizes of a batch warm-up are looked at where the phase begins",
         path="toolkit/run/parting.py",
         old="found.update(phase.start + stop for stop in (0, *phase.rows.warmup_ends))",

@@ -1,6 +1,7 @@
 """Studies, trained piece by piece in this process: models equal those trained alone, and what is there is kept."""
 
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -273,6 +274,23 @@ def test_a_model_that_was_trained_before_is_taken_over(trained, tmp_path):
     assert load_run(str(run / "run.toml")).fork is None
     assert planned(str(path)).done(CLM) == 8
     write_study(folder, SHARES)
+
+
+def test_another_corpus_at_the_same_place_makes_another_run(trained, tmp_path):
+    """One that is finished too, and one that is to be adopted."""
+    folder, _ = trained
+    (folder / "corpus").rename(tmp_path / "corpus")
+    shutil.copytree(folder / "validation", folder / "corpus")
+    try:
+        with pytest.raises(SettingsError, match=rf"{CLM}: data\.train names another corpus"):
+            planned(write_study(folder, SHARES))
+        path = Path(write_study(folder, ["clm 8"], study=f'adopt = ["{folder}/study/runs/{CLM}"]'))
+        path.write_text(path.read_text().replace(f'dir = "{folder}/study"', f'dir = "{tmp_path}/other"'))
+        assert [(piece.first, piece.until) for piece in planned(str(path)).pieces] == [(0, 8)]
+    finally:
+        shutil.rmtree(folder / "corpus")
+        (tmp_path / "corpus").rename(folder / "corpus")
+        write_study(folder, SHARES)
 
 
 def test_a_run_that_a_model_is_from_is_not_trained_again(trained, tmp_path):

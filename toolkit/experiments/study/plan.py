@@ -15,8 +15,10 @@ from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.corpora import open_corpora
+from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_run, saved_settings
+from toolkit.run.identity import check_same_corpora, check_same_run, saved_settings
 from toolkit.run.load import read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
@@ -62,9 +64,9 @@ class StudyPlan:
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
         self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
         self._adopted = {
-            folder: (Course(read_resolved(folder.settings_file)), folder.newest_manifest())
-            for folder in _adopted(study, tree)
+            folder: (read_resolved(folder.settings_file), folder.newest_manifest()) for folder in _adopted(study, tree)
         }
+        self._corpora = {name: _hashes(leaf.model.run) for name, leaf in tree.leaves.items()}
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
@@ -163,7 +165,9 @@ class StudyPlan:
         }
         for folder, (other, manifest) in self._adopted.items():
             # With what its start has chosen, as a fork of it would have.
-            limits[folder] = parting(other, Course(Start(own=manifest).keep_choices(leaf.model.run))).step
+            run, hashes = Start(own=manifest).keep_choices(leaf.model.run), self._corpora[leaf.name]
+            there = None if manifest is None or hashes is None else manifest.corpora
+            limits[folder] = parting(Course(other, there), Course(run, hashes if there else None)).step
         kept = [
             _Source(path, step)
             for folder, limit in limits.items()
@@ -209,11 +213,20 @@ class StudyPlan:
                     # As the file has them now, with what its start has chosen.
                     settings = Start(own=own).keep_choices(run).settings
                     check_same_run(own.settings, settings)
+                    check_same_corpora(own.corpora, self._corpora[leaf.name] or {})
                     self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
             except UserError as error:
                 mistakes.append(f"{leaf.name}: {error}\nOr rename the model, or remove its folder.")
         if mistakes:
             raise SettingsError("\n".join(mistakes))
+
+
+def _hashes(run: DeclaredRun) -> dict[str, str] | None:
+    """`RunCorpora.hashes`; None where one is not there, which its start tells."""
+    try:
+        return open_corpora(run, sizes="trust").hashes()
+    except UserError:
+        return None
 
 
 def _adopted(study: Study, tree: Tree) -> list[RunFolder]:
