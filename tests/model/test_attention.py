@@ -240,7 +240,7 @@ def test_who_sees_far_takes_torchs_attention_and_agrees(
     layout = SegmentLayout.from_segments(segments_BS)
     inputs = _inputs(segments_BS, 4, 2, dtype=torch.float64)
     near = attend(*inputs, kind, layout, window)
-    monkeypatch.setattr(module, "_LONGEST_FOR_BMM", 8)
+    monkeypatch.setattr(module, "LONGEST_FOR_BMM", 8)
     for name in ("attend_by_bmm", "multiply_bands"):
         monkeypatch.setattr(module, name, None)
     torch.testing.assert_close(attend(*inputs, kind, layout, window), near, **tolerance(torch.float64))

@@ -43,7 +43,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shar
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
         monkeypatch.setitem(globals(), "tiny_encoder", partial(_with_flash, is_compiled=is_compiled))
     if request.param == "sdpa":
-        monkeypatch.setattr(attention, "_LONGEST_FOR_BMM", 0)
+        monkeypatch.setattr(attention, "LONGEST_FOR_BMM", 0)
     monkeypatch.setattr(plain_attention, "CHUNK", 4)
     monkeypatch.setattr(window_attention, "_SHORTEST_BAND", 4)
     return str(request.param)
