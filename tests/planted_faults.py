@@ -1388,8 +1388,8 @@ FAULTS = (
     Fault(
         name="branches: a corpus at another place is another one",
         path="toolkit/run/branching.py",
-        old="if named.get(found, place) != place}",
-        new="if named.get(found, place) == place}",
+        old="if not others and named.get(found, place) != place",
+        new="if others and named.get(found, place) != place",
         tests=("tests/run/test_branching.py",),
     ),
     Fault(

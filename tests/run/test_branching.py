@@ -159,6 +159,8 @@ def test_a_branch_keeps_the_angles_of_its_parents_phase(tmp_path: Path) -> None:
         branch = _branch(tmp_path / "run", tmp_path, _MLM, step=step, name=f"at-{step}")
         settings = load_run(str(branch))
         assert (settings.model.rope_theta, StepPlan(settings).model_at(step).rope_theta) == (10_000.0, theta)
+    back = _branch(tmp_path / "run", tmp_path, _MLM + "[model]\nrope_theta = 1e4\n", step=4, name="back")
+    assert StepPlan(load_run(str(back))).model_at(4).rope_theta == 10_000.0
 
 
 @pytest.mark.parametrize(
@@ -185,6 +187,30 @@ def test_a_branch_is_known_by_how_its_first_steps_were_made(trunk: Path, tmp_pat
     branch = Course(declare_run(str(_branch(trunk, tmp_path, tail))))
     whole = [Course(declare_run(str(trunk / "run.toml"), [f"lr.peak={peak}"])) for peak in (1e-2, 1e-3)]
     assert [parting(branch, course).step for course in whole] == [4, 0]
+
+
+def test_a_tails_peak_is_that_of_its_phases_that_warm_up(trunk: Path, tmp_path: Path) -> None:
+    tail = _MLM + _MLM.replace("6", '20\nlr = "rewarm"') + "[lr]\npeak = 1e-3\n"
+    plan = StepPlan(load_run(str(_branch(trunk, tmp_path, tail))))
+    assert [(stretch.start, stretch.settings.peak) for stretch in plan.stretches] == [(0, 1e-2), (10, 1e-3)]
+
+
+@pytest.mark.parametrize("other", ["validation", "copy"])
+def test_a_branch_is_left_behind_a_switch_that_its_parent_was_to_make(tmp_path: Path, other: str) -> None:
+    """To other data, or to the same at another place. A warm-up that is left out is a share of its own stretch."""
+    run_file = write_run(tmp_path, phase_steps=4)
+    shutil.copytree(tmp_path / "corpus", tmp_path / "copy")
+    second = f'{{objective="mlm", steps=4, data={{train="{tmp_path / other}"}}}}'
+    given = (f'schedule=[{{objective="clm", steps=4}}, {second}]', "lr={peak=1e-2}", "checkpoint.keep_every=2")
+    run_distributed([RunCase(str(run_file), "zero0", given)], world_size=1)
+    tail = _MLM + _MLM.replace("6", '40\nlr = "rewarm"')
+    behind = _branch(tmp_path / "run", tmp_path, tail, step=6, name="behind")
+    plan = StepPlan(load_run(str(behind)))
+    assert [stretch.settings.ramps(stretch.num_steps)[0] for stretch in plan.stretches] == [0, 2]
+    first = _branch(tmp_path / "run", tmp_path, _MLM, name="first", overrides=["checkpoint.every=2"])
+    run_distributed([RunCase(str(first))], world_size=1)
+    plan = StepPlan(load_run(str(_branch(first.parent, tmp_path, _MLM, step=6, name="second"))))
+    assert [plan.position(step) for step in (4, 6, 7)] == [32, 48, 56]
 
 
 def test_rows_of_another_length_begin_with_the_first(trunk: Path, tmp_path: Path) -> None:
@@ -306,9 +332,9 @@ def test_a_folder_that_holds_a_run_is_left_alone(trunk: Path, tmp_path: Path) ->
     with pytest.raises(SettingsError, match=r"holds a run already(.|\n)*to go on with it: toolkit train"):
         _branch(trunk, tmp_path, _MLM.replace("6", "7"))
     assert (tmp_path / "branch" / "run.toml").read_bytes() == written
-    with pytest.raises(SettingsError, match="is the run itself"):
+    with pytest.raises(SettingsError, match=r"is the run .*, or inside it"):
         make_branch(trunk, step=4, tail=tmp_path / "tail.toml", output=trunk)
-    with pytest.raises(SettingsError, match="is inside the run"):
+    with pytest.raises(SettingsError, match=r"is the run .*, or inside it"):
         make_branch(trunk, step=4, tail=tmp_path / "tail.toml", output=trunk / "mlm")
     with pytest.raises(SettingsError, match="has no checkpoint"):
         make_branch(tmp_path, step=4, tail=tmp_path / "tail.toml", output=tmp_path / "x")

@@ -7,6 +7,7 @@ keys of these. It is a fork, so what would have made the steps before otherwise 
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,10 +102,8 @@ def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
 
 def _check_output(output: Path, parent: Path) -> None:
     folder = RunFolder(output)
-    if output.resolve() == parent.resolve():
-        raise SettingsError(f"--output {output} is the run itself. Give the folder of a new run.")
     if output.resolve().is_relative_to(parent.resolve()):
-        raise SettingsError(f"--output {output} is inside the run {parent}. Give a folder beside it.")
+        raise SettingsError(f"--output {output} is the run {parent}, or inside it. Give a folder beside it.")
     if folder.settings_file.exists() or folder.steps():
         raise SettingsError(
             f"--output {output} holds a run already. Give the folder of a new run, or remove that one; to go on with "
@@ -125,6 +124,9 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
     # The length is the tail's, and so is the place of copies: each run has its own.
     for table, own in (("train", "steps"), ("checkpoint", "copy_to")):
         raw[table] = {key: value for key, value in raw[table].items() if key != own}
+    if isinstance(raw["checkpoint"].get("keep_best"), str):
+        # It may name an objective that the tail does without.
+        del raw["checkpoint"]["keep_best"]
     for key, value in tail.items():
         if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
             raw[key] = value
@@ -171,7 +173,7 @@ def _whole(
     # Data, rows and angles of the run stay those of the steps before; the tail's are its phases' own.
     given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
     before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
-    model, angles = _model(declared["model"], merged["model"], before.plan.model_at(step - 1))
+    model, angles = _model(declared["model"], merged["model"], before.plan.model_at(step - 1), tail.get("model", {}))
     phases = []
     for phase, entry in zip(alone.plan.schedule.phases, alone.settings.schedule, strict=True):
         rows = entry.global_batch_rows or (tail_rows if tail_rows != before_rows else None)
@@ -196,12 +198,11 @@ def _whole(
 
 
 def _model(
-    declared: dict[str, Any], merged: dict[str, Any], last: ModelSettings
+    declared: dict[str, Any], merged: dict[str, Any], last: ModelSettings, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """`[model]` of the whole run, and the keys of it that the tail's phases have: the tail's, else the last phase's."""
-    given = {key: value for key, value in merged.items() if declared.get(key) != value}
-    known = last.model_dump(mode="json", exclude_none=True) | given
-    own = {key: value for key, value in known.items() if key in FREE_IN_PHASES and declared.get(key) != value}
+    known = {**last.model_dump(mode="json", exclude_none=True), **given}
+    own = {key: known[key] for key in FREE_IN_PHASES if key in known and declared.get(key) != known[key]}
     of_run = {key: value for key, value in merged.items() if key not in own}
     return of_run | {key: declared[key] for key in own if key in declared}, own
 
@@ -217,22 +218,29 @@ def _with_rates(
 ) -> tuple[Any, list[PhaseSettings]]:
     """`[lr]` of the whole run, and its phases: peak, warm-up and decay of a tail are those of its phases that warm up.
 
-    Where the rate is kept, they are those of the stretch that goes on, whose warm-up is as long as it was.
+    Where the rate is kept and nothing warms up, they are those of the stretch that goes on. Its warm-up is as long as
+    it was, and one of the tail that is left out is a share of its own stretch.
     """
     if not isinstance(given, Mapping):
         return given, [*past, *phases]
-    stretch = before.plan.stretch_at(step - 1)
+    stretch, declared = before.plan.stretch_at(step - 1), before.settings.lr
     lr = _without_other_decay(to_plain(before.settings)["lr"], given)
     lr |= {key: value for key, value in given.items() if key not in _OF_A_RISE}
     own = {f"lr_{key}": given[key] for key in _OF_A_RISE if key in given}
     phases = [phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer}), *phases[1:]]
-    for number, entry in enumerate(phases):
-        if entry.lr == "rewarm":
-            unset = {key: value for key, value in own.items() if getattr(entry, key) is None}
-            phases[number] = entry.model_copy(update=unset)
+    rises = [number for number, entry in enumerate(phases) if entry.lr == "rewarm"]
+    for number, stop in pairwise([*rises, len(phases)]):
+        known = dict(own)
+        if declared.warmup_steps is None:
+            length = sum(entry.steps or 0 for entry in phases[number:stop])
+            known = {"lr_warmup_steps": type(declared)(kind="constant").ramps(length)[0]} | known
+        unset = {key: value for key, value in known.items() if getattr(phases[number], key) is None}
+        phases[number] = phases[number].model_copy(update=unset)
     planned = stretch.planned_stop if choices.lr == "rewarm" and stretch.planned_stop > step else None
     past[-1] = past[-1].model_copy(update={"lr_planned_to": planned})
     if choices.lr == "keep":
+        if rises:
+            own = {key: value for key, value in own.items() if key == "lr_decay_steps"}
         if stretch.settings.warmup_steps is None:
             own = {"lr_warmup_steps": stretch.settings.ramps(stretch.num_steps)[0]} | own
         begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
@@ -246,9 +254,17 @@ def _with_rates(
 def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
     """Corpora that the tail names by another place than the parent does, by the parent's."""
     there, here = (flat(snapshot(run.settings)) for run in (before, alone))
-    places = {found: there[key] for key, found in manifest.corpora.items() if not key.startswith("data.validation")}
     named = {found: here[key] for key, found in open_corpora(alone).hashes().items()}
-    return {place: named[found] for found, place in places.items() if named.get(found, place) != place}
+    places = dict[str, set[str]]()
+    for key, found in manifest.corpora.items():
+        if key in there and not key.startswith("data.validation"):
+            places.setdefault(found, set()).add(there[key])
+    # Of one that the parent reads at two places, rows are those of two.
+    return {
+        place: named[found]
+        for found, (place, *others) in places.items()
+        if not others and named.get(found, place) != place
+    }
 
 
 def _placed(value: Any, moved: Mapping[str, str]) -> Any:

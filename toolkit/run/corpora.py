@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.model.config import padded_vocabulary
 from toolkit.parallel.launcher import read_launcher
@@ -41,13 +41,16 @@ class RunCorpora:
     """Each once, `first` as the first."""
     cache: ShardCache | None = None
     """Of those in object storage, if any are."""
+    gone: tuple[str, ...] = ()
+    """Settings that name corpora which only phases before a fork read, and which are not there."""
 
     def hashes(self, before: Mapping[str, str] | None = None) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume.
 
-        `before` are those of the checkpoint that a run goes on from, which know the training corpora that are gone.
+        `before` are those of the checkpoint that a run goes on from, which knows the corpora that are gone.
         """
-        known = {key: found for key, found in (before or {}).items() if not key.startswith("data.validation")}
+        gone = tuple(f"{key}." for key in self.gone)
+        known = {key: found for key, found in (before or {}).items() if f"{key}.".startswith(gone)}
         return known | {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 
     def with_vocabulary(self, run: DeclaredRun) -> DeclaredRun:
@@ -100,24 +103,26 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
     What only phases before a fork read may be gone.
     """
     plan, opened = run.plan, _Opened(run.settings.run, sizes)
-    read = {plan.first_on_data[phase.index] for phase in plan.schedule.phases if phase.stop > plan.first_step}
-    found = dict[int, tuple[NamedCorpus, ...]]()
-    for number in dict.fromkeys([*sorted(read), *plan.first_on_data]):
+    found, gone = dict[int, tuple[NamedCorpus, ...]](), list[str]()
+    for number in dict.fromkeys([*plan.own_data, *plan.first_on_data]):
         own = run.settings.schedule[number].data or {}
         key = f"schedule.{number}.data.train" if "train" in own else "data.train"
         try:
             found[number] = _open_training(plan.data[number], key, opened)
-        except CorpusError:
-            if number in read:
+        except SettingsError:
+            raise
+        except UserError:
+            if number in plan.own_data:
                 raise
             found[number] = ()
+            gone.append(key)
     validation = {
         name: NamedCorpus(f"data.validation.{name}".removesuffix("."), opened.corpus(path))
         for name, path in run.settings.data.validation_folders.items()
     }
     training = tuple(found[first] for first in plan.first_on_data)
     named = [*itertools.chain(*found.values()), *validation.values()]
-    return RunCorpora(training, validation, named[0], tuple(dict.fromkeys(named)), opened.cache)
+    return RunCorpora(training, validation, named[0], tuple(dict.fromkeys(named)), opened.cache, tuple(gone))
 
 
 class _Opened:

@@ -176,6 +176,7 @@ def _training_rows(run: DeclaredRun, corpora: Sequence[tuple[NamedCorpus, ...]])
     seed, firsts, made = run.settings.run.seed, run.plan.first_on_data, {}
     for number in dict.fromkeys(firsts):
         data = run.plan.data[number]
-        rows = tuple(open_rows(named.corpus, data, seed=seed) for named in corpora[number])
+        read = corpora[number] if number in run.plan.own_data else ()
+        rows = tuple(open_rows(named.corpus, data, seed=seed) for named in read)
         made[number] = TrainingRows(data, corpora[number], rows, seed)
     return tuple(made[number] for number in firsts)

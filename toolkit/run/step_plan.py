@@ -110,12 +110,15 @@ class StepPlan:
         self.first_on_data = [firsts.setdefault(data, number) for number, data in enumerate(self.data)]
         """For each phase the first one that reads the same data."""
         self.schedule = schedule_of(settings)
+        fork = settings.fork
+        self.first_step = 0 if fork is None else fork.step
+        phases_left = (phase for phase in self.schedule.phases if phase.stop > self.first_step)
+        self.own_data = list(dict.fromkeys(self.first_on_data[phase.index] for phase in phases_left))
+        """Of these, those whose data the run's own steps read."""
         self._read_before = self._rows_read()
         self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length
         self._phases = settings.schedule
-        fork = settings.fork
-        self.first_step = 0 if fork is None else fork.step
         if self.first_step >= self.schedule.total_steps:
             raise SettingsError(
                 f"fork.step={self.first_step:,} is not before the end of the schedule, which has "
