@@ -276,6 +276,21 @@ def test_a_model_that_was_trained_before_is_taken_over(trained, tmp_path):
     write_study(folder, SHARES)
 
 
+def test_the_beginning_of_a_longer_run_is_taken_over_and_stays(trained, tmp_path):
+    """Its rate does not decay, so the longer run has made its five steps; its checkpoint names that run's settings."""
+    folder, _ = trained
+    path = Path(write_study(folder, ["clm 5"], study=f'adopt = ["{folder}/study/runs/{CLM}"]'))
+    text = path.read_text().replace(f'dir = "{folder}/study"', f'dir = "{tmp_path}/other"')
+    path.write_text(text.replace("decay_steps = 2", "decay_steps = 0"))
+    for _ in range(2):
+        assert run_study(str(path)) == 0
+        assert planned(str(path)).pieces == ()
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=r"schedule\.0\.steps: was 8, now 5"):
+        planned(str(path))
+    write_study(folder, SHARES)
+
+
 def test_another_corpus_at_the_same_place_makes_another_run(trained, tmp_path):
     """One that is finished too, and one that is to be adopted."""
     folder, _ = trained

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checkpoint.manifest import read_manifest
+from toolkit.checkpoint.manifest import CheckpointManifest, read_manifest
 from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
@@ -19,7 +19,7 @@ from toolkit.run.corpora import open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_corpora, check_same_run, saved_settings
-from toolkit.run.load import read_resolved
+from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
 from toolkit.run.start import Start
@@ -204,6 +204,13 @@ class StudyPlan:
                     f"{counted(now, 'rank')} of it: not the same bits as trained alone"
                 )
 
+    def _is_beginning(self, own: CheckpointManifest, leaf: Leaf, settings: RunSettings) -> bool:
+        """True where a model is whole with a checkpoint that a longer run gave it, which made the same steps."""
+        if own.step < leaf.model.total_steps:
+            return False
+        here, there = (declare_settings(found) for found in (settings, saved_settings(own)))
+        return parting(Course(there), Course(here)).step >= own.step
+
     def _check_runs(self) -> None:
         mistakes = []
         for leaf in self.tree.leaves.values():
@@ -212,7 +219,8 @@ class StudyPlan:
                 if (own := run.folder.newest_manifest()) is not None:
                     # As the file has them now, with what its start has chosen.
                     settings = Start(own=own).keep_choices(run).settings
-                    check_same_run(own.settings, settings)
+                    if not self._is_beginning(own, leaf, settings):
+                        check_same_run(own.settings, settings)
                     check_same_corpora(own.corpora, self._corpora[leaf.name] or {})
                     self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
             except UserError as error:
