@@ -19,7 +19,9 @@ from toolkit.experiments.study.names import Choice, axes_of, labels_of, labels_o
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, find_run_file, read_resolved
+from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunFolderSettings
+from toolkit.run.start import Start
 from toolkit.run.toml_files import read_toml
 
 # Keys that a study chooses for each of its models, and what takes their place.
@@ -165,11 +167,28 @@ class _Family:
         raw["run"] = {**raw.get("run", {}), "dir": str(self._runs / "unnamed")}
         size = str(raw.get("model", {}).get("preset", self._stem))
         run = complete_run(copy.deepcopy(raw), [], origin=place)
+        if source is not None:
+            self._check_goes_on(run, source)
         labels = labels_of(run, size=size) | labels_of_choices(choices)
         name = model_name(self._study.study.names, labels, run, size=size)
         raw["run"]["dir"] = str(self._runs / name)
         settings = run.settings.model_copy(update={"run": RunFolderSettings(**raw["run"])})
         return Model(name, place, replace(run, settings=settings), labels, raw)
+
+    def _check_goes_on(self, run: DeclaredRun, source: str) -> None:
+        """Refuse a model that would not begin where its source ends, and would be trained from its first step on."""
+        if source in self.models:
+            before = self.models[source].run
+        else:
+            folder = RunFolder(source)
+            # With what the start of that run has chosen, as a fork of it would have.
+            before, run = read_resolved(folder.settings_file), Start(own=folder.newest_manifest()).keep_choices(run)
+        found, last = parting(Course(before), Course(run)), before.plan.schedule.total_steps
+        if found.step < last:
+            raise SettingsError(
+                f"from {source!r}: it would not go on there, as the two part at step {found.step:,} of {last:,}: "
+                f"{found.reason}. Leave that out of [set] and of this block, or take from out."
+            )
 
     def _from_base(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The run file of a model that begins with the study's base."""
