@@ -184,7 +184,10 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
         (
             "[[models]]\naxes.schedule = ['clm 6']\n[[models]]\nfrom = 'test-clm-6'\nset.run.seed = 9\n"
             "axes.schedule = ['mlm 6']",
-            ["block 2, from 'test-clm-6', schedule 'mlm 6': from 'test-clm-6': it would not go on there", "step 0 of 6: run.seed: "],
+            [
+                "block 2, from 'test-clm-6', schedule 'mlm 6': from 'test-clm-6': it would not go on there",
+                "step 0 of 6: run.seed: ",
+            ],
         ),
         ("[set.train]\nsteps = 9\n[[models]]\naxes.schedule = ['clm 6']", ["train.steps=9, but the phases"]),
         ("[set]\nrun.dir = 'x'\n[[models]]\naxes.schedule = ['clm 6']", ["run.dir is not set by hand.", "study.dir"]),

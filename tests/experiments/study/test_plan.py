@@ -151,6 +151,9 @@ def test_a_model_that_is_added_costs_its_own_steps(trained):
     assert plan.notes == [
         "run-clm-4-mlm40-8: step 4 of run-clm-5-mlm40-10 is not kept, or damaged; from 3 on it trains 1 step again"
     ]
+    # What it begins from instead stays until it has, where nobody else does.
+    plan = planned(write_study(folder, ["clm 8", "clm 4 + mlm 4"]))
+    assert plan.run_file(CLM).checkpoint.keep_at == (3, 4, 8)
     write_study(folder, SHARES)
 
 

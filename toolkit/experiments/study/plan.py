@@ -101,7 +101,7 @@ class StudyPlan:
     def run_file(self, name: str) -> RunSettings:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
         leaf, source = self.tree.leaves[name], self._sources.get(name)
-        keep = kept_steps(leaf, self.study.study.keep)
+        keep = tuple(sorted({*kept_steps(leaf, self.study.study.keep), *self._given(name)}))
         settings = self._begun.get(name, leaf.model.run.settings)
         if name not in self._begun and source is not None and not self.whole(name):
             settings = settings.model_copy(
@@ -117,16 +117,16 @@ class StudyPlan:
         """Checkpoints that nobody begins from any more: neither a run's newest, nor named by `study.keep`."""
         found = []
         for leaf in self.tree.leaves.values():
-            needed = {self.done(leaf.name), leaf.model.total_steps, *self.study.study.keep, *self._waited(leaf.name)}
-            needed |= {
-                source.step
-                for source in self._sources.values()
-                if source and source.path.is_relative_to(self.folder(leaf.name).path)
-            }
+            needed = {self.done(leaf.name), leaf.model.total_steps, *self.study.study.keep, *self._given(leaf.name)}
             found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
         # A run whose newest checkpoint is damaged goes on from one of these.
         whole = {folder: not newest_intact(folder)[1] for folder in {path.parent for path in found}}
         return [path for path in found if whole[path.parent]]
+
+    def _given(self, name: str) -> set[int]:
+        """Steps of a run whose checkpoints others begin from, those that are still to be made included."""
+        folder = self.folder(name).path
+        return {source.step for source in self._sources.values() if source and source.path.is_relative_to(folder)}
 
     def _waited(self, name: str) -> set[int]:
         """Steps of a run whose checkpoints others wait for."""
