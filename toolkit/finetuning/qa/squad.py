@@ -5,9 +5,10 @@ the entity that belongs there is an answer.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +81,30 @@ def _from_articles(path: Path, articles: list[Any]) -> Iterator[_Read]:
         place = f"{path}, data[{number}]"
         if isinstance(article, dict) and "passage" in article:
             yield from _from_row(path, place, article)
-            continue
-        for index, paragraph in enumerate(_member(place, article, "paragraphs", list)):
-            inside = f"{place}.paragraphs[{index}]"
-            for entry in _member(inside, paragraph, "qas", list):
-                yield partial(_from_entry, path, inside, paragraph, entry)
+        else:
+            yield from _inside(place, article, "paragraphs", partial(_from_paragraph, path, place))
+
+
+def _from_paragraph(path: Path, place: str, index: int, paragraph: Any) -> Iterator[_Read]:
+    place = f"{place}.paragraphs[{index}]"
+    return _inside(place, paragraph, "qas", lambda _, entry: [partial(_from_entry, path, place, paragraph, entry)])
 
 
 def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]:
     if "passage" in row:
-        for entry in _member(place, row, "qas", list):
-            yield partial(_from_record, path, place, row, entry)
+        yield from _inside(place, row, "qas", lambda _, entry: [partial(_from_record, path, place, row, entry)])
     else:
         yield partial(_from_entry, path, place, row, row)
+
+
+def _inside(place: str, holder: Any, key: str, read: Callable[[int, Any], Iterable[_Read]]) -> Iterator[_Read]:
+    """What `read` makes of each item of a list and its index; where there is no list, one that raises so."""
+    try:
+        items = _member(place, holder, key, list)
+    except BadRowError:
+        yield lambda _: _member(place, holder, key, list)
+    else:
+        yield from chain.from_iterable(map(read, count(), items))
 
 
 def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels) -> Question:
