@@ -130,6 +130,32 @@ def test_other_labels_of_texts_are_predicted_too(tmp_path, label_type):
     assert found == (pytest.approx(expected, rel=1e-4) if label_type == "number" else expected)
 
 
+@pytest.mark.parametrize(
+    ("label_type", "trained", "test", "expected"),
+    [
+        ("number", [0.5, 2], [-1, -1.0, "-1"], [None] * 3),
+        ("number", [0.5, 2], ["", None, "3.5", 2], [None, None, 3.5, 2]),
+        ("number", [0.5, 2], [-1, 3.5], [-1, 3.5]),
+        ("number", [-1, 2], [-1, 2], [-1, 2]),
+        ("number", [-1, 2], [-1, -1], None),
+        ("set", ["a", "b"], ["-1", -1, "a", ""], [None, None, ("a",), ()]),
+        ("set", ["a", "-1"], ["-1"], [("-1",)]),
+    ],
+)
+def test_what_stands_for_no_label_in_a_test_file(tmp_path, label_type, trained, test, expected):
+    files = {
+        split: write(tmp_path / f"{split}.jsonl", [{"text": "w1", "label": label} for label in labels])
+        for split, labels in ((Split.TRAIN, trained), (Split.TEST, test))
+    }
+    family = get_task("sc")
+    task = family(family.Settings(label_type=label_type))
+    if expected is None:
+        with pytest.raises(UserError, match="every row has the number -1"):
+            task.read(files)
+        return
+    assert [row.label for row in task.read(files).examples[Split.TEST]] == expected
+
+
 def test_a_folder_for_retrieval_ranks_for_judged_queries_or_for_all(tmp_path):
     documents = [{"_id": str(number), "text": f"w{number} w{number + 1}"} for number in range(9)]
     queries = [{"_id": f"q{number}", "text": f"w{number}"} for number in range(5)]
