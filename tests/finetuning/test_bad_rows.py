@@ -57,6 +57,8 @@ def test_a_bad_row_is_an_error_that_names_the_way_out_or_is_left_out_and_counted
     }  # fmt: skip
     assert f"rows.jsonl: 2 rows left out: {reason} ({place}" in " ".join(capsys.readouterr().out.split())
     assert len((output / "predictions.jsonl").read_text().splitlines()) == len(rows) - 1
+    # The folder's own rule, which a row does not meet for its label.
+    assert predict(output, files["test"], output=tmp_path) == sum(row.get("text", "") is not None for row in rows)
 
 
 def test_a_bad_document_is_left_out(tmp_path):
@@ -193,6 +195,8 @@ def test_word_classes_have_accuracy(tmp_path):
 
 def test_a_folder_tags_in_the_scheme_of_the_file_or_of_its_training(tmp_path):
     files = {"io": "w1 PER\n# O\n", "iob": "w1 B-PER\n# O\n", "bare": "w1\n#\n", "pos": "w1 NN\n# NN\n"}
+    files |= {f"{len(tags)}.jsonl": json.dumps({"tokens": ["w1", "#"], "ner_tags": tags}) for tags in ([1], [1, 0])}
+    files["mixed"] = "w1 E-PER\n# L-PER\n"
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     family = get_task("tc")
@@ -200,7 +204,7 @@ def test_a_folder_tags_in_the_scheme_of_the_file_or_of_its_training(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}))
     read = {name: task.read_open(tmp_path / name, tmp_path, {"scheme": "IOB1"}) for name in files}
     schemes = {name: data.schemes[Split.TEST].value for name, data in read.items()}
-    assert schemes == {"io": "IO", "iob": "IOB2", "bare": "IOB1", "pos": "IOB1"}
+    assert schemes == dict.fromkeys(files, "IOB1") | {"io": "IO", "iob": "IOB2"}
     assert {(row.tokens, row.tags) for data in read.values() for row in data.sentences[Split.TEST]} == {
         (("w1", "#"), None)
     }

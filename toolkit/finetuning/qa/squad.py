@@ -113,7 +113,7 @@ def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels)
     number = _id(place, entry, "id")
     place = f"{path}, question {number!r}"
     question = _member(place, entry, "question", str)
-    if labels is Labels.OPTIONAL and entry.get("answers") is None:
+    if _are_open(entry, labels):
         return Question(number, context, question, _spans(place, context, None, start_key="answer_start"))
     answers = _member(place, entry, "answers", (list, dict))
     if isinstance(answers, dict):
@@ -134,10 +134,14 @@ def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels
     context = _member(f"{place}, passage", passage, "text", str)
     number = _id(place, entry, "id" if isinstance(entry, dict) and "id" in entry else "idx")
     place = f"{path}, question {number!r}"
-    is_open = labels is Labels.OPTIONAL and entry.get("answers") is None
-    answers = None if is_open else _member(place, entry, "answers", list)
+    answers = None if _are_open(entry, labels) else _member(place, entry, "answers", list)
     query = _member(place, entry, "query", str)
     return Question(number, context, query, _spans(place, context, answers, start_key="start"))
+
+
+def _are_open(entry: Mapping[str, Any], labels: Labels) -> bool:
+    """True where a question goes without answers."""
+    return labels is Labels.UNUSED or (labels is Labels.OPTIONAL and entry.get("answers") is None)
 
 
 def _spans(place: str, context: str, answers: list[Any] | None, *, start_key: str) -> tuple[Answer, ...] | None:
