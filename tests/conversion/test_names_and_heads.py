@@ -52,6 +52,13 @@ def test_what_a_wrapper_put_in_front_of_all_names_is_left_out_and_told(
     assert _same(_tensors(tmp_path / "plain"), _tensors(tmp_path / "out"))
 
 
+def test_a_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
+    save_decoder("smollm", tmp_path / "model")
+    edit_tensors(tmp_path / "model", lambda tensors: tensors.update({"norm.weight": tensors["model.norm.weight"] + 1}))
+    with pytest.raises(CheckpointError, match=r"model holds both model\.norm\.weight and norm\.weight, .*\n.*Remove"):
+        from_hf(tmp_path / "model", tmp_path / "out")
+
+
 @pytest.mark.parametrize("family", ["smollm", "qwen2", "qwen3", "eurobert", "modernbert"])
 def test_the_bare_class_has_no_head_and_none_is_asked_where_it_is_tied(family: str, tmp_path: Path) -> None:
     save_decoder(family, tmp_path / "model")

@@ -57,6 +57,8 @@ def test_a_bad_row_is_an_error_that_names_the_way_out_or_is_left_out_and_counted
     }  # fmt: skip
     assert f"rows.jsonl: 2 rows left out: {reason} ({place}" in " ".join(capsys.readouterr().out.split())
     assert len((output / "predictions.jsonl").read_text().splitlines()) == len(rows) - 1
+    # The folder's own rule, which a row does not meet for its label.
+    assert predict(output, files["test"], output=tmp_path) == sum(row.get("text", "") is not None for row in rows)
 
 
 def test_a_bad_document_is_left_out(tmp_path):
@@ -130,6 +132,32 @@ def test_other_labels_of_texts_are_predicted_too(tmp_path, label_type):
     assert found == (pytest.approx(expected, rel=1e-4) if label_type == "number" else expected)
 
 
+@pytest.mark.parametrize(
+    ("label_type", "trained", "test", "expected"),
+    [
+        ("number", [0.5, 2], [-1, -1.0, "-1"], [None] * 3),
+        ("number", [0.5, 2], ["", None, "3.5", 2], [None, None, 3.5, 2]),
+        ("number", [0.5, 2], [-1, 3.5], [-1, 3.5]),
+        ("number", [-1, 2], [-1, 2], [-1, 2]),
+        ("number", [-1, 2], [-1, -1], None),
+        ("set", ["a", "b"], ["-1", -1, "a", ""], [None, None, ("a",), ()]),
+        ("set", ["a", "-1"], ["-1"], [("-1",)]),
+    ],
+)
+def test_what_stands_for_no_label_in_a_test_file(tmp_path, label_type, trained, test, expected):
+    files = {
+        split: write(tmp_path / f"{split}.jsonl", [{"text": "w1", "label": label} for label in labels])
+        for split, labels in ((Split.TRAIN, trained), (Split.TEST, test))
+    }
+    family = get_task("sc")
+    task = family(family.Settings(label_type=label_type))
+    if expected is None:
+        with pytest.raises(UserError, match="every row has the number -1"):
+            task.read(files)
+        return
+    assert [row.label for row in task.read(files).examples[Split.TEST]] == expected
+
+
 def test_a_folder_for_retrieval_ranks_for_judged_queries_or_for_all(tmp_path):
     documents = [{"_id": str(number), "text": f"w{number} w{number + 1}"} for number in range(9)]
     queries = [{"_id": f"q{number}", "text": f"w{number}"} for number in range(5)]
@@ -167,6 +195,8 @@ def test_word_classes_have_accuracy(tmp_path):
 
 def test_a_folder_tags_in_the_scheme_of_the_file_or_of_its_training(tmp_path):
     files = {"io": "w1 PER\n# O\n", "iob": "w1 B-PER\n# O\n", "bare": "w1\n#\n", "pos": "w1 NN\n# NN\n"}
+    files |= {f"{len(tags)}.jsonl": json.dumps({"tokens": ["w1", "#"], "ner_tags": tags}) for tags in ([1], [1, 0])}
+    files["mixed"] = "w1 E-PER\n# L-PER\n"
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     family = get_task("tc")
@@ -174,7 +204,7 @@ def test_a_folder_tags_in_the_scheme_of_the_file_or_of_its_training(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}))
     read = {name: task.read_open(tmp_path / name, tmp_path, {"scheme": "IOB1"}) for name in files}
     schemes = {name: data.schemes[Split.TEST].value for name, data in read.items()}
-    assert schemes == {"io": "IO", "iob": "IOB2", "bare": "IOB1", "pos": "IOB1"}
+    assert schemes == dict.fromkeys(files, "IOB1") | {"io": "IO", "iob": "IOB2"}
     assert {(row.tokens, row.tags) for data in read.values() for row in data.sentences[Split.TEST]} == {
         (("w1", "#"), None)
     }

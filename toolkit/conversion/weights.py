@@ -112,10 +112,16 @@ class HubWeights:
         wrapper put in front of all of them.
         """
         wrapper = wrapper_prefix(self._places, tensors.shapes, of_class=BODY)
-        places = {}
+        places, names = dict[str, TensorPlace](), dict[str, str]()
         for name, place in self._places.items():
             own = name.removeprefix(wrapper)
-            places[f"{BODY}{own}" if f"{BODY}{own}" in tensors.shapes else own] = place
+            own = f"{BODY}{own}" if f"{BODY}{own}" in tensors.shapes else own
+            if own in places:
+                raise CheckpointError(
+                    f"{self.folder} holds both {names[own]} and {name}, two names of one tensor ({own}).\n"
+                    "Remove the one that does not belong to the model, or download the model again."
+                )
+            places[own], names[own] = place, name
         return HubWeights(self.folder, places), wrapper
 
     def with_new_head(self, tensors: HubTensors, path: Path) -> "HubWeights":

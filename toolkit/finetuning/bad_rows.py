@@ -27,6 +27,8 @@ class Labels(Enum):
     """Refuse them."""
     OPTIONAL = auto()
     """Read them: they are predicted."""
+    UNUSED = auto()
+    """Read them, and rows whose labels cannot be read: nothing is scored."""
 
 
 class BadRowError(UserError):

@@ -32,6 +32,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few
+from toolkit.finetuning.sc.labels import LABEL_TYPES
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
 from toolkit.model_folder import read_json, wrapper_prefix
@@ -181,7 +182,8 @@ class TextClassifier:
     def __init__(self, network: nn.Module, folder: Path, *, problem_type: str) -> None:
         self.network, self.tokenizer = network.eval(), AutoTokenizer.from_pretrained(folder)
         self.labels: list[Any] | None = read_json(folder / LABELS_FILE) or None  # type: ignore[assignment]
-        self._has_sets = problem_type == "multi_label_classification"
+        kinds = {kind.problem_type: kind for kind in LABEL_TYPES.values()}
+        self._answer = kinds[problem_type].restored(self.labels).answer
 
     @torch.no_grad()
     def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
@@ -191,15 +193,8 @@ class TextClassifier:
         for start in range(0, len(given[0]), _ROWS):
             rows = [list(column[start : start + _ROWS]) for column in given]
             batch = self.tokenizer(*rows, padding=True, truncation=True, return_tensors="pt")
-            answers += map(self._answer, self.network(**batch).logits)
+            answers += map(self._answer, self.network(**batch).logits.numpy())
         return answers
-
-    def _answer(self, logits: torch.Tensor) -> Any:
-        if self.labels is None:
-            return float(logits[0])
-        if self._has_sets:
-            return [label for label, logit in zip(self.labels, logits, strict=True) if logit > 0]
-        return self.labels[int(logits.argmax())]
 
 
 def load_classifier(folder: Path | str) -> TextClassifier:

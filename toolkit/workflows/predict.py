@@ -38,7 +38,7 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
     notes = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     family = get_task(notes["task"])
     try:
-        task = family(family.Settings.model_validate(notes["settings"] | {"bad_rows": "error"} | (changes or {})))
+        task = family(family.Settings.model_validate(notes["settings"] | (changes or {})))
     except ValidationError as error:
         raise SettingsError(explain(error, family.Settings)) from None
     try:

@@ -130,6 +130,23 @@ def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("dev.json", {"title": "t"}),
+        ("dev.json", {"paragraphs": [{"context": CONTEXT}]}),
+        ("dev.jsonl", {"passage": {"text": CONTEXT}}),
+    ],
+)
+def test_what_has_no_list_of_questions_is_left_out_alone(tmp_path, name, broken):
+    path = tmp_path / name
+    rows = [broken, {"passage": {"text": CONTEXT}, "qas": [{"query": "?", "answers": [], "idx": 7}]}]
+    path.write_text(json.dumps({"data": rows}) if name == "dev.json" else "\n".join(map(json.dumps, rows)), "utf-8")
+    with pytest.raises(UserError, match=r"has to be a list, found only .* --bad-rows skip\.$"):
+        read(path)
+    assert [question.id for question in read_questions(path, BadRows("skip"))] == [7]
+
+
 def test_a_missing_file_and_an_empty_context_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"none\.json: no such file"):
         read(tmp_path / "none.json")

@@ -5,9 +5,10 @@ the entity that belongs there is an answer.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +81,30 @@ def _from_articles(path: Path, articles: list[Any]) -> Iterator[_Read]:
         place = f"{path}, data[{number}]"
         if isinstance(article, dict) and "passage" in article:
             yield from _from_row(path, place, article)
-            continue
-        for index, paragraph in enumerate(_member(place, article, "paragraphs", list)):
-            inside = f"{place}.paragraphs[{index}]"
-            for entry in _member(inside, paragraph, "qas", list):
-                yield partial(_from_entry, path, inside, paragraph, entry)
+        else:
+            yield from _inside(place, article, "paragraphs", partial(_from_paragraph, path, place))
+
+
+def _from_paragraph(path: Path, place: str, index: int, paragraph: Any) -> Iterator[_Read]:
+    place = f"{place}.paragraphs[{index}]"
+    return _inside(place, paragraph, "qas", lambda _, entry: [partial(_from_entry, path, place, paragraph, entry)])
 
 
 def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]:
     if "passage" in row:
-        for entry in _member(place, row, "qas", list):
-            yield partial(_from_record, path, place, row, entry)
+        yield from _inside(place, row, "qas", lambda _, entry: [partial(_from_record, path, place, row, entry)])
     else:
         yield partial(_from_entry, path, place, row, row)
+
+
+def _inside(place: str, holder: Any, key: str, read: Callable[[int, Any], Iterable[_Read]]) -> Iterator[_Read]:
+    """What `read` makes of each item of a list and its index; where there is no list, one that raises so."""
+    try:
+        items = _member(place, holder, key, list)
+    except BadRowError:
+        yield lambda _: _member(place, holder, key, list)
+    else:
+        yield from chain.from_iterable(map(read, count(), items))
 
 
 def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels) -> Question:
@@ -101,7 +113,7 @@ def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels)
     number = _id(place, entry, "id")
     place = f"{path}, question {number!r}"
     question = _member(place, entry, "question", str)
-    if labels is Labels.OPTIONAL and entry.get("answers") is None:
+    if _are_open(entry, labels):
         return Question(number, context, question, _spans(place, context, None, start_key="answer_start"))
     answers = _member(place, entry, "answers", (list, dict))
     if isinstance(answers, dict):
@@ -122,10 +134,14 @@ def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels
     context = _member(f"{place}, passage", passage, "text", str)
     number = _id(place, entry, "id" if isinstance(entry, dict) and "id" in entry else "idx")
     place = f"{path}, question {number!r}"
-    is_open = labels is Labels.OPTIONAL and entry.get("answers") is None
-    answers = None if is_open else _member(place, entry, "answers", list)
+    answers = None if _are_open(entry, labels) else _member(place, entry, "answers", list)
     query = _member(place, entry, "query", str)
     return Question(number, context, query, _spans(place, context, answers, start_key="start"))
+
+
+def _are_open(entry: Mapping[str, Any], labels: Labels) -> bool:
+    """True where a question goes without answers."""
+    return labels is Labels.UNUSED or (labels is Labels.OPTIONAL and entry.get("answers") is None)
 
 
 def _spans(place: str, context: str, answers: list[Any] | None, *, start_key: str) -> tuple[Answer, ...] | None:

@@ -106,9 +106,9 @@ class QuestionAnswering(Task[Questions]):
         return features
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> Questions:
-        """Questions with answers or without."""
+        """Questions; of their answers nothing is read."""
         bad = BadRows(self.settings.bad_rows)
-        questions = read_questions(file, bad, labels=Labels.OPTIONAL)
+        questions = read_questions(file, bad, labels=Labels.UNUSED)
         return Questions({Split.TEST: file}, {Split.TEST: questions}, bad=bad)
 
     def load(self, source: EncoderSource, data: Questions) -> nn.Module:

@@ -8,6 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -61,6 +62,10 @@ class LabelKind(ABC):
         assert self.classes is not None
         labels = label if isinstance(label, tuple) else (label,)
         return next((one for one in labels if one not in self.classes), None)
+
+    def opened(self, rows: list[Example]) -> list[Example]:
+        """The rows of a split that may be without labels, those whose column stands for none included."""
+        return rows
 
     def check(self, rows: LabelledRows) -> None:  # noqa: B027
         """Refuse a split that cannot be scored."""
@@ -143,14 +148,23 @@ class NumberLabels(LabelKind):
     metrics = ("pearson", "spearman")
     problem_type = "regression"
     mean, deviation = 0.0, 1.0
+    _has_sign = False
+    """True if -1 is a number of the training split."""
 
     def __init__(self, training: LabelledRows) -> None:
         self._check_differ(training)
         numbers = np.array([example.label for example in training[1]], np.float64)
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
+        self._has_sign = -1 in numbers
 
-    def unknown(self, label: Any) -> None:
-        """Give None: any number will do."""
+    def unknown(self, label: Any) -> Label | None:
+        """An empty cell: any number will do."""
+        return "" if label == "" else None
+
+    def opened(self, rows: list[Example]) -> list[Example]:
+        """The same without labels where all are -1, as in STS-B's test file; training has to be without that."""
+        is_open = not self._has_sign and all(row.label in (None, -1) for row in rows)
+        return [replace(row, label=None) for row in rows] if is_open else rows
 
     def check(self, rows: LabelledRows) -> None:
         """Refuse a split in which all numbers are equal: no correlation is defined on it."""

@@ -95,7 +95,8 @@ class SequenceClassification(Task[LabelledTexts]):
         read_label = self._known_label(labels, training.path)
         examples: dict[Split, Sequence[Example]] = {Split.TRAIN: trained}
         for split, table in tables.items():
-            rows = examples[split] = to_rows(table, read_label=read_label, labels=Labels.OPTIONAL)
+            rows = labels.opened(to_rows(table, read_label=read_label, labels=Labels.OPTIONAL))
+            examples[split] = rows
             for row in rows:
                 if row.label is None:
                     bad.note(table.path, "without a label: predicted, not scored", f"row {row.row}")
@@ -116,8 +117,8 @@ class SequenceClassification(Task[LabelledTexts]):
         """Reader of labels that the training file has, and of missing ones, which are None."""
 
         def read(value: object, place: str) -> Any:
-            # As GLUE has it in its test files.
-            is_missing = str(value) in ("", "-1", "-1.0") and self.settings.label_type == "class"
+            # As GLUE has it in its test files; an empty cell is a set.
+            is_missing = str(value) in ("-1", "-1.0") or (value == "" and self.settings.label_type != "set")
             if is_missing and labels.unknown(value) is not None:
                 return None
             label = self._read_label(value, place)
@@ -150,6 +151,7 @@ class SequenceClassification(Task[LabelledTexts]):
         examples = to_examples(
             table, bad=bad, text_columns=columns, label_column=column, read_label=read, labels=Labels.OPTIONAL
         )
+        examples = labels.opened(examples)
         return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
 
     def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:

@@ -78,19 +78,19 @@ def read_tagged(
     """The sentences of a file, and the scheme of its tags.
 
     `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. Where tags are
-    optional, all that is read of them is their scheme.
+    unused, all that is read of them is their scheme.
     """
     if isinstance(file, Path) and file.suffix.lower() not in _TABLES:
         path, sentences = file, _from_columns(file, bad, label_column)
     else:
         table = table_of(file)
-        path, sentences = table.path, _from_table(table, file, bad, label_column, label_type)
+        path, sentences = table.path, _from_table(table, file, bad, label_column, label_type, labels)
     if not sentences:
         raise UserError(f"{path}: no sentences in this file. {_WHAT_TO_GIVE}")
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     have_letters = any(map(has_letter, tags))
     are_entities = all(map(is_tag, tags)) if have_letters else OUTSIDE in tags
-    if label_type == "class" or not tags or (labels is Labels.OPTIONAL and not are_entities):
+    if label_type == "class" or not tags or (labels is Labels.UNUSED and not are_entities):
         return TaggedFile(path, None, sentences)
     if not have_letters and not are_entities:
         raise UserError(
@@ -103,6 +103,8 @@ def read_tagged(
     try:
         scheme = detect_scheme(sentence.tags for sentence in sentences if sentence.tags)
     except ValueError as error:
+        if labels is Labels.UNUSED:
+            return TaggedFile(path, None, sentences)
         raise UserError(f"{path}: {error}. Write all tags in one scheme.") from error
     return TaggedFile(path, scheme, sentences)
 
@@ -124,7 +126,7 @@ def _from_columns(path: Path, bad: BadRows, label_column: str | None) -> list[Ta
 
 
 def _from_table(
-    table: Table, file: DataFile, bad: BadRows, label_column: str | None, label_type: str
+    table: Table, file: DataFile, bad: BadRows, label_column: str | None, label_type: str, labels: Labels
 ) -> list[TaggedSentence]:
     token_column = next((name for name in _TOKENS if name in table.columns), None)
     if token_column is None:
@@ -141,10 +143,15 @@ def _from_table(
         places = (f"row {number}",) * len(tokens)
         if not isinstance(tags, list) or all(tag in (None, -1) for tag in tags):
             return TaggedSentence(tuple(tokens), None if tokens else (), places)
-        if len(tags) != len(tokens):
-            problem = f"{counted(len(tokens), 'token')}, but {counted(len(tags), 'tag')}"
-            raise BadRowError(place, problem, reason="not a tag for each token")
-        written = tuple(_tag(table.path, column, tag, names, label_type) for tag in tags)
+        try:
+            if len(tags) != len(tokens):
+                problem = f"{counted(len(tokens), 'token')}, but {counted(len(tags), 'tag')}"
+                raise BadRowError(place, problem, reason="not a tag for each token")
+            written = tuple(_tag(table.path, column, tag, names, label_type) for tag in tags)
+        except UserError:
+            if labels is not Labels.UNUSED:
+                raise
+            return TaggedSentence(tuple(tokens), None, places)
         return TaggedSentence(tuple(tokens), written, places)
 
     return bad.each(table.path, enumerate(table.rows, start=1), read)

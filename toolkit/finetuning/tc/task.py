@@ -114,7 +114,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> TaggedText:
         """Sentences; of tags in the file the scheme alone."""
         bad = BadRows(self.settings.bad_rows)
-        read = self._read(file, bad, labels=Labels.OPTIONAL)
+        read = self._read(file, bad, labels=Labels.UNUSED)
         names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
         sentences = [replace(sentence, tags=None) for sentence in read.sentences]
         schemes = {Split.TEST: read.scheme or TagScheme(notes["scheme"])}
