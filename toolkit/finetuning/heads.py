@@ -179,10 +179,15 @@ class TextClassifier:
         labels: of the outputs, with their types; None where a number is answered.
     """
 
-    def __init__(self, network: nn.Module, folder: Path, *, problem_type: str) -> None:
+    def __init__(self, network: nn.Module, folder: Path, *, problem_type: str | None) -> None:
         self.network, self.tokenizer = network.eval(), AutoTokenizer.from_pretrained(folder)
         self.labels: list[Any] | None = read_json(folder / LABELS_FILE) or None  # type: ignore[assignment]
         kinds = {kind.problem_type: kind for kind in LABEL_TYPES.values()}
+        if problem_type not in kinds:
+            raise UserError(
+                f"{folder} does not say what its outputs are (problem_type), as what `toolkit finetune sc` wrote does. "
+                "Give such a folder, or use the pipeline of transformers."
+            )
         self._answer = kinds[problem_type].restored(self.labels).answer
 
     @torch.no_grad()
@@ -205,7 +210,7 @@ def load_classifier(folder: Path | str) -> TextClassifier:
         return TextClassifier(whole, folder, problem_type=whole.config.problem_type)
     with safe_open(folder / _HEAD_FILE, "pt") as file:
         head = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        problem_type = file.metadata()["problem_type"]
+        problem_type = (file.metadata() or {}).get("problem_type", "")
     encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
     classifier = MeanPoolingClassifier(encoder, len(head["classifier.bias"]), problem_type=problem_type)
     classifier.load_state_dict(head, strict=False)
