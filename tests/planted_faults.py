@@ -995,8 +995,8 @@ FAULTS = (
     Fault(
         name="checkpoint: the best by the losses on another validation corpus is kept",
         path="toolkit/run/metrics.py",
-        old="0 < step <= up_to and _validation(read_manifest(path).corpora) == _validation(corpora)",
-        new="0 < step <= up_to and read_manifest(path)",
+        old='_validation(saved.corpora) == _validation(corpora) and saved.table("eval")',
+        new='saved.table("eval")',
         tests=("tests/training/test_saving.py::test_the_best_is_by_losses_on_the_present_validation_corpus",),
     ),
     Fault(

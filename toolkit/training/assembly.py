@@ -97,7 +97,7 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, stop: int, hosts: 
 
     def best() -> BestStep | None:
         name, hashes = settings.best_by, run.data.corpora.hashes()
-        return None if name is None else best_step(run.folder, name, hashes)
+        return None if name is None else best_step(run.folder, name, hashes, rows=settings.eval.rows)
 
     retention = RetentionHook(
         run.folder.checkpoints, settings.checkpoint, say=console.say, in_use=copies or (), best=best

@@ -133,7 +133,9 @@ def lowest_loss(run: ResolvedRun, ranks: Ranks, *, step: int) -> float:
     best, objective = None, run.settings.best_by
     with ranks.together():
         if ranks.rank == 0 and objective is not None:
-            best = best_step(run.folder, objective, run.data.corpora.hashes(), up_to=step)
+            best = best_step(
+                run.folder, objective, run.data.corpora.hashes(), rows=run.settings.eval.rows, up_to=step
+            )
     return ranks.broadcast(math.inf if best is None else best.loss)
 
 
