@@ -1659,6 +1659,13 @@ FAULTS = (
         tests=("tests/training/test_memory_trial.py",),
     ),
     Fault(
+        name="a start: a larger machine changes the micro-batch of a run",
+        path="toolkit/run/division.py",
+        old="return was.micro_batch_rows if now",
+        new="return None if now",
+        tests=("tests/run/test_forecast.py::test_a_cpu_with_little_memory_takes_smaller_micro_batches",),
+    ),
+    Fault(
         name="compiled blocks: ZeRO stage 3 breaks their graphs unasked",
         path="toolkit/run/division.py",
         old="return zero_stage(ds_config) < 3 if train.compile is None",
