@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,7 +150,7 @@ def test_the_share_of_each_phase_is_told(tmp_path, capsys):
 
 
 def test_a_cpu_with_little_memory_takes_smaller_micro_batches(tmp_path, monkeypatch, capfd):
-    """Where none are set; the ranks do what the dry run says, and the losses stay."""
+    """Where none are set; the ranks do what the dry run says, also resumed on a larger one, and the losses stay."""
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace("micro_batch_rows = 4", ""))
     overrides = ("train.steps=2", "schedule.0.steps=1", "schedule.1.steps=1", "lr.warmup_steps=1", "lr.decay_steps=1")
@@ -157,11 +158,15 @@ def test_a_cpu_with_little_memory_takes_smaller_micro_batches(tmp_path, monkeypa
     run = declare_run(str(path), overrides)
     whole = divide_run(run, ds_config="zero0", num_ranks=1)
     needed = main_memory(run, divide_smaller(run, whole))
-    monkeypatch.setattr(division, "available_memory", lambda: int(needed / 0.84))
+    monkeypatch.setattr(division, "total_memory", lambda: int(needed / 0.85) + 2)
     fitted = fit_main_memory(run, whole, ranks_here=1)
     assert (whole.batch.micro_batch_rows, fitted.batch.micro_batch_rows) == (8, 4)
-    _, lines = RunCase(str(path), overrides=(*overrides, f"run.dir={tmp_path / 'small'}"))()
+    small = RunCase(str(path), overrides=(*overrides, f"run.dir={tmp_path / 'small'}"), until=1)
+    small()
     assert "train.micro_batch_rows 4: with 8, a rank would take" in capfd.readouterr().out
+    monkeypatch.setattr(division, "total_memory", lambda: 2**50)
+    _, lines = replace(small, until=None)()
+    assert "train.micro_batch_rows 4: as before" in capfd.readouterr().out
     assert json.loads((tmp_path / "small/deepspeed.json").read_text())["train_micro_batch_size_per_gpu"] == 4
     assert [line["loss"] for line in lines[1:]] == pytest.approx([line["loss"] for line in expected[1:]], rel=1e-5)
     given = declare_run(str(path), [*overrides, "train.micro_batch_rows=8"])

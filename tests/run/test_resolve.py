@@ -16,7 +16,8 @@ from toolkit.engine import gpus
 from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run, resolve
-from toolkit.run.data import open_run_data
+from toolkit.run.corpora import open_corpora
+from toolkit.run.data import open_run_data, read_rows
 from toolkit.run.load import declare_run, read_resolved, to_toml
 from toolkit.run.resolve import read_run, resolve_run
 from toolkit.run.settings import CompleteSettings
@@ -226,3 +227,17 @@ def test_tokens_that_no_row_has_are_told_at_the_start(tmp_path):
     declared = declare_run(str(write_run(tmp_path)), overrides)
     assert "tokens of" in open_run_data(declared).describe()
     assert "data.windows='blocks' drops" in open_run_data(declared).describe()
+
+
+@pytest.mark.parametrize("is_past", [True, False])
+def test_the_best_is_by_an_objective_that_is_evaluated(tmp_path, monkeypatch, is_past):
+    """Neither by one of phases before a fork alone, nor by mlm without a mask token."""
+    overrides = ["objectives.early={kind='clm'}", "schedule.0.objective=early", "schedule.1.objective=clm"]
+    own = ["fork={from='x', step=10}", "checkpoint.keep_best=early"] if is_past else ["checkpoint.keep_best=mlm"]
+    run = declare_run(str(write_run(tmp_path)), [*overrides, *own])
+    corpora = open_corpora(run)
+    if not is_past:
+        corpus = corpora.first.corpus
+        monkeypatch.setattr(corpus, "vocabulary", replace(corpus.vocabulary, mask_id=None))
+    with pytest.raises(SettingsError, match=r"has no validation loss of its own\.\nName one of: clm, "):
+        read_rows(run, corpora)

@@ -107,7 +107,7 @@ def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeyp
 def test_a_checkpoint_that_waits_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied, is_away = Copied(tmp_path), threading.Event()
     monkeypatch.setattr(remote_checkpoints, "copy_checkpoint", lambda *_: is_away.wait(60))
-    retention = RetentionHook(copied.folder.checkpoints, CheckpointSettings(keep=1), copied.hook, say=print)
+    retention = RetentionHook(copied.folder.checkpoints, CheckpointSettings(keep=1), say=print, in_use=copied.hook)
     copied.save(3, 4)
     retention.on_checkpoint(4)
     assert [step for step, _ in copied.folder.steps()] == [4, 3]

@@ -90,16 +90,19 @@ def test_the_best_step_is_saved_and_kept(run_file, capfd):
     assert f"lowest validation loss: {losses[best]:.4f} at step {best} (" in capfd.readouterr().out
 
 
-def test_the_best_is_by_losses_on_the_present_validation_corpus(run_file):
-    """It is another one from step 5 on, whose losses have risen since."""
+@pytest.mark.parametrize("other", ["data.validation={corpus}", "eval.rows=1"])
+def test_the_best_is_by_losses_on_the_present_validation_corpus(run_file, other):
+    """It is another one, or a part of it, from step 5 on; its losses have risen since."""
     folder, best = run_file.parent / "other", ("lr.peak=1", "eval.every=1", "checkpoint.keep_best=true")
     case = RunCase(str(run_file), "zero0", (f"run.dir={folder}", *_SHORT, *best), until=5)
     case()
-    replace(case, overrides=(*case.overrides, f"data.validation={run_file.parent / 'corpus'}"), until=None)()
+    replace(case, overrides=(*case.overrides, other.format(corpus=run_file.parent / "corpus")), until=None)()
     losses = {line["step"]: line["eval_loss"]["mlm"] for line in read_metrics(folder)}
     later = {step: loss for step, loss in losses.items() if step > 5}
     assert min(losses[step] for step in range(1, 6)) < min(later.values())
-    assert best_step(RunFolder(folder), "mlm", RunFolder(folder).newest_manifest().corpora).step in later
+    manifest = RunFolder(folder).newest_manifest()
+    rows = manifest.settings["eval"]["rows"]
+    assert best_step(RunFolder(folder), "mlm", manifest.corpora, rows=rows).step in later
 
 
 def test_weights_alone_stay_of_what_is_kept(run_file):

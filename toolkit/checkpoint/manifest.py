@@ -45,13 +45,15 @@ class TensorEntry(_Entry):
 class LayoutEntry(_Entry):
     """Ranks, ZeRO stage and degrees of model parallelism of the run that wrote the checkpoint.
 
-    For information: it can be read on any other layout.
+    It can be read on any other layout.
     """
 
     world_size: int
     zero_stage: int
     tp: int = 1
     pp: int = 1
+    micro_batch_rows: int | None = None
+    """Which the run keeps on this layout where `train.micro_batch_rows` is unset. Written only by runs."""
 
 
 class ParentEntry(_Entry):
@@ -197,6 +199,8 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     ):
         if content[key] == usual:
             del content[key]
+    if manifest.layout.micro_batch_rows is None:
+        del content["layout"]["micro_batch_rows"]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()
     return _canonical(content)
 

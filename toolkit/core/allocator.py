@@ -5,6 +5,8 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
+_GROUP = Path("/sys/fs/cgroup")
+"""The control group of a container (version 2)."""
 _TRIM_THRESHOLD = -1
 _TOP_PAD = -2
 _MMAP_THRESHOLD = -3
@@ -40,11 +42,20 @@ def available_memory() -> int:
 
     available = int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError):  # there is none, or it says "max"
-        group = Path("/sys/fs/cgroup")
-        most, current = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        cached = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        most, current = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        cached = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
         available = min(available, most - current + int(cached.get("inactive_file", 0)))
     return available
+
+
+def total_memory() -> int:
+    """Bytes that the processes of the machine, or of its control group, may take in all."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    with suppress(OSError, ValueError):  # as above
+        total = min(total, int((_GROUP / "memory.max").read_text()))
+    return total
 
 
 def _set(*settings: tuple[int, int]) -> bool:

@@ -180,7 +180,8 @@ def _checkpoints(run: RunFolder, settings: RunSettings) -> "Table":
     if settings.best_by:
         with suppress(CheckpointError):
             newest = run.newest_manifest()
-            best = None if newest is None else best_step(run, settings.best_by, newest.corpora)
+            if newest is not None:
+                best = best_step(run, settings.best_by, newest.corpora, rows=newest.table("eval").get("rows"))
     table = columns("Checkpoints, newest first", "step", "size", "written on", "stays")
     for number, (step, folder) in enumerate(run.steps()):
         stays = (

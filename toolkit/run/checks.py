@@ -3,7 +3,7 @@
 Whether it may resume, or start from some weights, is for `run/start.py` to say.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -50,12 +50,12 @@ def _check_evaluation(settings: RunSettings) -> None:
             )
 
 
-def _check_best(settings: RunSettings) -> None:
-    known = {"clm", "mlm"} | {entry.objective for phase in settings.schedule for entry in phase.entries}
-    if (name := settings.best_by) is not None and name not in known:
+def check_best(settings: RunSettings, evaluated: Set[str]) -> None:
+    """Refuse a best checkpoint by an objective that is not among those whose validation loss is taken."""
+    if (name := settings.best_by) is not None and name not in evaluated:
         raise SettingsError(
             f"checkpoint.keep_best={_shown(settings.checkpoint.keep_best)}: {name} has no validation loss of its own.\n"
-            f"Name one of: {', '.join(sorted(known))}."
+            f"Name one of: {', '.join(sorted(evaluated))}."
         )
 
 
@@ -159,7 +159,6 @@ def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], so
 CHECKS = Checks(
     settings=(
         ({"eval", "data", "checkpoint"}, _check_evaluation),
-        ({"checkpoint", "schedule"}, _check_best),
         ({"data", "objectives"}, _check_validation_names),
         ({"train", "parallel"}, _check_spikes),
     ),

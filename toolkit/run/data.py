@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, Sizes, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import CHECKS, check_best
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.settings import RunSettings
@@ -154,6 +154,7 @@ def read_rows(run: DeclaredRun, corpora: RunCorpora) -> RunData:
         {name for phase in phases if (phase.stop > first) is own for name in phase.objectives} for own in (False, True)
     )
     evaluated = {"clm"} | scheduled | ({"mlm"} if vocabulary.mask_id is not None else set())
+    check_best(settings, evaluated)
     built = {
         name: (settings.objectives.get(name) or declare(name, {})).build(vocabulary)
         for name in sorted(evaluated | settings.objectives.keys() - past)

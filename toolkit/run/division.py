@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.core.allocator import available_memory
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.core.allocator import total_memory
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
 from toolkit.core.types import AttentionKind
@@ -13,7 +14,7 @@ from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stag
 from toolkit.model.flops import attended_pairs
 from toolkit.objectives.schedule import Phase
 from toolkit.parallel.division import head_in_blocks
-from toolkit.parallel.memory import RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
+from toolkit.parallel.memory import PROCESS_BYTES, RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import CHECKS
 from toolkit.run.declared import DeclaredRun
@@ -203,7 +204,7 @@ def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None
 
 
 def main_memory(run: DeclaredRun, division: Division) -> int:
-    """Bytes that a rank takes at the peak of a step on a CPU, where attention keeps probabilities."""
+    """Bytes that a rank's process takes at the peak of a step on a CPU, where attention keeps probabilities."""
     from toolkit.model.attention import LONGEST_FOR_BMM
 
     model, (rows, length) = run.settings.model, division.batches.largest_micro_batch
@@ -215,23 +216,34 @@ def main_memory(run: DeclaredRun, division: Division) -> int:
     if run.settings.train.activation_checkpointing != "none":
         # Those of the block at work.
         shared *= model.num_hidden_layers
-    return memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
+    return PROCESS_BYTES + memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
 
 
-def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) -> Division:
-    """The division in the largest micro-batches up to its own for which a CPU's machine has memory; as it is where
-    `train.micro_batch_rows` is set.
+def fit_main_memory(
+    run: DeclaredRun, division: Division, *, ranks_here: int, before: CheckpointManifest | None = None
+) -> Division:
+    """The division in the largest micro-batches up to its own for which a CPU's machine has memory, be it free or not:
+    all starts sum alike. Those from `before`, if on this layout, are kept. As it is with `train.micro_batch_rows`.
     """
     if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
         return division
-    room, needed, fitting = _USABLE_SHARE * available_memory() / ranks_here, main_memory(run, division), division
-    while main_memory(run, fitting) > room and (smaller := divide_smaller(run, fitting)) is not None:
+    fitting, rows, kept = division, division.batch.micro_batch_rows, _kept_rows(run, division, before)
+    room, needed = _USABLE_SHARE * total_memory() / ranks_here, main_memory(run, division)
+    while fitting.batch.micro_batch_rows > kept if kept else main_memory(run, fitting) > room:
+        if (smaller := divide_smaller(run, fitting)) is None:
+            break
         fitting = smaller
-    if fitting is division:
-        return division
-    rows, were = fitting.batch.micro_batch_rows, division.batch.micro_batch_rows
-    told = f"with {were}, a rank would take {needed / 1e9:.1f} of the {room / 1e9:.1f} GB that it may"
-    return replace(fitting, choices=(*division.choices, f"train.micro_batch_rows {rows}: {told}"))
+    told = f"with {rows}, a rank would take {needed / 1e9:.1f} of the {room / 1e9:.1f} GB that it may"
+    choice = f"train.micro_batch_rows {fitting.batch.micro_batch_rows}: {'as before this start' if kept else told}"
+    return division if fitting is division else replace(fitting, choices=(*division.choices, choice))
+
+
+def _kept_rows(run: DeclaredRun, division: Division, before: CheckpointManifest | None) -> int | None:
+    if before is None:
+        return None
+    (tp, pp), was = (run.settings.parallel.tp, run.settings.parallel.pp), before.layout
+    now = (division.batch.data_parallel * tp * pp, zero_stage(division.ds_config), tp, pp)
+    return was.micro_batch_rows if now == (was.world_size, was.zero_stage, was.tp, was.pp) else None
 
 
 def parts_in_words(memory: RankMemory) -> str:

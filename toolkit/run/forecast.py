@@ -21,7 +21,6 @@ from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
-from toolkit.parallel.memory import PROCESS_BYTES
 from toolkit.run.data import RunData
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.division import Division, main_memory, parts_in_words, rank_memories
@@ -169,7 +168,7 @@ def forecast_here(run: DeclaredRun, division: Division, *, num_ranks: int, flops
     if run.settings.model.vocab_size is None:
         return []
     free, threads = available_memory() / 1e9, threads_of_rank(num_ranks)
-    needed = rounded((PROCESS_BYTES + main_memory(run, division)) / 1e9)
+    needed = rounded(main_memory(run, division) / 1e9)
     lines = [f"memory per rank, on this CPU: about {needed} GB; {free:.1f} GB are free"]
     speed = None if run.settings.precision is None else timed_speed(threads, run.settings.precision)
     if speed is not None and flops is not None:

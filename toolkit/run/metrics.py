@@ -157,15 +157,18 @@ class BestStep(NamedTuple):
 
 
 def best_step(
-    folder: RunFolder, objective: str, corpora: Mapping[str, str], *, up_to: float = math.inf
+    folder: RunFolder, objective: str, corpora: Mapping[str, str], *, rows: int | None, up_to: float = math.inf
 ) -> BestStep | None:
-    """Of the steps that have a checkpoint; losses count that were taken on the validation corpora of these hashes."""
+    """Of the steps that have a checkpoint; losses count that were taken on the validation corpora of these hashes, with
+    that `eval.rows`.
+    """
     losses = {line["step"]: line["eval_loss"].get(objective) for line in read_lines(folder) if "eval_loss" in line}
     found = list[BestStep]()
     for step, path in folder.steps():
         with suppress(CheckpointError):
-            is_same = 0 < step <= up_to and _validation(read_manifest(path).corpora) == _validation(corpora)
-            if is_same and (loss := losses.get(step)) is not None:
+            saved = read_manifest(path)
+            is_same = _validation(saved.corpora) == _validation(corpora) and saved.table("eval").get("rows") == rows
+            if is_same and 0 < step <= up_to and (loss := losses.get(step)) is not None:
                 found.append(BestStep(loss, step))
     return min(found, default=None)
 

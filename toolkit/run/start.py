@@ -51,7 +51,7 @@ class Start:
     copied: RemoteCheckpoint | None = None
     """The newest copy in `checkpoint.copy_to` of a run whose folder has `own`."""
 
-    def _gone_on_from(self, settings: RunSettings) -> CheckpointManifest | None:
+    def gone_on_from(self, settings: RunSettings) -> CheckpointManifest | None:
         """The checkpoint of the same run, or of one that a fork takes its first steps over from."""
         return self.own or (None if settings.fork is None else self.initial)
 
@@ -61,7 +61,7 @@ class Start:
         if (init := settings.init) is not None:
             init = init.model_copy(update={"source": self._checkpoint_at(init.source, settings)})
             settings = settings.model_copy(update={"init": init})
-        if (gone_on_from := self._gone_on_from(settings)) is None:
+        if (gone_on_from := self.gone_on_from(settings)) is None:
             return replace(run, settings=settings)
         before, model = gone_on_from.settings, settings.model
         if model.vocab_size is None:
@@ -74,7 +74,7 @@ class Start:
         roots = (Path(source) / CHECKPOINTS_FOLDER, Path(source))
         if self.own is None and self.remote is not None:
             return self.remote.url
-        if (gone_on_from := self._gone_on_from(settings)) is not None:
+        if (gone_on_from := self.gone_on_from(settings)) is not None:
             before = (gone_on_from.settings.get("init") or {}).get("from", source)
             return before if Path(before).parent in roots else source
         if self.initial is None or (Path(source) / MANIFEST_NAME).is_file():

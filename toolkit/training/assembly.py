@@ -92,13 +92,14 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, stop: int, hosts: 
     log = LogHook(writers, every=settings.log.every, speed=speed)
     console = ConsoleHook(run.plan, run.data.objectives, stop=stop)
     slow = SlowRankHook(hosts, num_stages=settings.parallel.pp, say=console.say)
-    in_use: list[CopyHook] = []
-    if settings.checkpoint.copy_to is not None:
-        in_use.append(CopyHook(run.folder, settings.checkpoint.copy_to, say=console.say))
+    copy_to = settings.checkpoint.copy_to
+    copies = None if copy_to is None else CopyHook(run.folder, copy_to, say=console.say)
 
     def best() -> BestStep | None:
         name, hashes = settings.best_by, run.data.corpora.hashes()
-        return None if name is None else best_step(run.folder, name, hashes)
+        return None if name is None else best_step(run.folder, name, hashes, rows=settings.eval.rows)
 
-    retention = RetentionHook(run.folder.checkpoints, settings.checkpoint, *in_use, say=console.say, best=best)
-    return [log, console, slow, *in_use, retention]
+    retention = RetentionHook(
+        run.folder.checkpoints, settings.checkpoint, say=console.say, in_use=copies or (), best=best
+    )
+    return [log, console, slow, *([] if copies is None else [copies]), retention]

@@ -129,21 +129,19 @@ class ConsoleHook(Hook):
 
 
 class RetentionHook(Hook):
-    """Deletes checkpoints that need not be kept; `in_use` have the steps of those that somebody still has to read."""
+    """Deletes checkpoints that need not be kept; `in_use` has the steps of those that somebody still has to read."""
 
     def __init__(
         self,
         root: Path,
         settings: CheckpointSettings,
-        *in_use: Container[int],
+        *,
         say: Callable[[str], object],
+        in_use: Container[int] = (),
         best: Callable[[], BestStep | None] = lambda: None,
     ) -> None:
         self._root, self._settings, self._in_use, self._say, self._best = root, settings, in_use, say, best
         self._is_told = False
-
-    def __contains__(self, step: object) -> bool:
-        return any(step in used for used in self._in_use)
 
     def on_checkpoint(self, step: int) -> None:
         """Delete older ones."""
@@ -163,9 +161,9 @@ class RetentionHook(Hook):
         def is_kept(step: int) -> bool:
             return settings.is_kept(step) or (best is not None and step == best.step)
 
-        retain(self._root, keep=settings.keep, is_kept=is_kept, in_use=self)
+        retain(self._root, keep=settings.keep, is_kept=is_kept, in_use=self._in_use)
         if settings.keep_weights_only:
-            drop_moments(self._root, settings.keep, in_use=self)
+            drop_moments(self._root, settings.keep, in_use=self._in_use)
         if not self._is_told and (left := half_removed(self._root)):
             self._is_told = True
             self._say(f"{left} (somebody may have files of it open). Each new checkpoint tries again.")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, root_cause
 from toolkit.engine.engine import Engine
@@ -31,13 +32,11 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
     """The run with micro-batches that every rank has memory for: its own, or the next smaller that divide. Collective.
 
     Results do not depend on them. At ZeRO stage 3 and under model parallelism, whose passes are collective, there is no
-    trial, nor on a CPU, where a process that takes too much is killed: there a formula decides.
+    trial, nor on a CPU, where a process that takes too much is killed: there `fit_in_main_memory` decides.
     """
     ranks, parallel = engine.ranks, run.settings.parallel
-    if engine.zero_stage == 3 or parallel.tp * parallel.pp > 1:
+    if engine.zero_stage == 3 or parallel.tp * parallel.pp > 1 or not is_limited(ranks.device):
         return run
-    if not is_limited(ranks.device):
-        return _fit_main_memory(run, ranks)
     while True:
         with ranks.together(), torch_errors_explained(run):
             found = _try_largest(run, engine)
@@ -59,11 +58,17 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
         run = replace(run, division=smaller)
 
 
-def _fit_main_memory(run: ResolvedRun, ranks: Ranks) -> ResolvedRun:
+def fit_in_main_memory(run: ResolvedRun, before: CheckpointManifest | None, ranks: Ranks) -> ResolvedRun:
+    """The run with the micro-batches that `fit_main_memory` gives rank 0, unless it is on GPUs. Collective.
+
+    Not in the process that starts the ranks: the formula needs torch.
+    """
     fitting = run.division
+    if is_limited(ranks.device):
+        return run
     with ranks.together():
         if ranks.rank == 0:
-            fitting = fit_main_memory(run, run.division, ranks_here=read_launcher().local_world_size)
+            fitting = fit_main_memory(run, run.division, ranks_here=read_launcher().local_world_size, before=before)
         if fitting is not run.division:
             run.folder.write_resolved(to_toml(run.settings), dict(fitting.ds_config))
             print(fitting.choices[-1], flush=True)

@@ -32,7 +32,7 @@ from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import assemble
 from toolkit.training.building import build_engine
 from toolkit.training.loop import train
-from toolkit.training.memory_trial import fit_micro_batches, torch_errors_explained
+from toolkit.training.memory_trial import fit_in_main_memory, fit_micro_batches, torch_errors_explained
 from toolkit.training.saving import lowest_loss
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
 from toolkit.training.starting import find_beginning, own_checkpoint
@@ -116,7 +116,9 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     with ranks.together():
         run = read_run(declared, num_ranks=ranks.world_size)
     beginning = find_beginning(run, resumed, ranks)
+    before = beginning.gone_on_from
     check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)
+    run = fit_in_main_memory(run, before, ranks)
     engine = build_engine(run, run.division, ranks=ranks)
     try:
         is_compiled = engine.kernels["blocks"] == "compiled"
@@ -132,7 +134,7 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
                 state=state,
                 stop=stop,
                 origin=origin,
-                corpora=beginning.corpora,
+                corpora={} if before is None else before.corpora,
                 hosts=hosts,
                 is_stop_requested=is_stop_requested,
                 lowest_loss=lowest,

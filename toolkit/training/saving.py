@@ -133,7 +133,7 @@ def lowest_loss(run: ResolvedRun, ranks: Ranks, *, step: int) -> float:
     best, objective = None, run.settings.best_by
     with ranks.together():
         if ranks.rank == 0 and objective is not None:
-            best = best_step(run.folder, objective, run.data.corpora.hashes(), up_to=step)
+            best = best_step(run.folder, objective, run.data.corpora.hashes(), rows=run.settings.eval.rows, up_to=step)
     return ranks.broadcast(math.inf if best is None else best.loss)
 
 
@@ -153,7 +153,11 @@ def _manifest(
         corpora=run.data.corpora.hashes(before),
         vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
         layout=LayoutEntry(
-            world_size=engine.ranks.world_size, zero_stage=engine.zero_stage, tp=parallel.tp, pp=parallel.pp
+            world_size=engine.ranks.world_size,
+            zero_stage=engine.zero_stage,
+            tp=parallel.tp,
+            pp=parallel.pp,
+            micro_batch_rows=run.division.batch.micro_batch_rows,
         ),
         kernels=engine.kernels,
         tensors={},

@@ -3,12 +3,13 @@
 Each rank opens the checkpoint by itself; rank 0 alone has hashed its files.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import Checkpoint, ParameterState, open_checkpoint, open_unverified
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
@@ -106,10 +107,10 @@ class Beginning:
         return RunState() if settings.fork is None else state
 
     @property
-    def corpora(self) -> Mapping[str, str]:
-        """Hashes of the corpora that the run's steps so far have read, its own or those before a fork."""
+    def gone_on_from(self) -> CheckpointManifest | None:
+        """Of the checkpoint that the run's steps so far have led to, its own or those before a fork."""
         is_new = self.checkpoint is None or (self.first is not None and self.settings.fork is None)
-        return {} if is_new or self.checkpoint is None else self.checkpoint.manifest.corpora
+        return None if is_new or self.checkpoint is None else self.checkpoint.manifest
 
     def origin(self) -> dict[str, str]:
         """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
