@@ -211,18 +211,21 @@ class StudyPlan:
         here, there = (declare_settings(found) for found in (settings, saved_settings(own)))
         return parting(Course(there), Course(here)).step >= own.step
 
+    def _check_run(self, leaf: Leaf) -> None:
+        if (own := leaf.model.run.folder.newest_manifest()) is None:
+            return
+        # As the file has them now, with what its start has chosen.
+        settings = Start(own=own).keep_choices(leaf.model.run).settings
+        if not self._is_beginning(own, leaf, settings):
+            check_same_run(own.settings, settings)
+        check_same_corpora(own.corpora, self._corpora[leaf.name] or {})
+        self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
+
     def _check_runs(self) -> None:
         mistakes = []
         for leaf in self.tree.leaves.values():
-            run = leaf.model.run
             try:
-                if (own := run.folder.newest_manifest()) is not None:
-                    # As the file has them now, with what its start has chosen.
-                    settings = Start(own=own).keep_choices(run).settings
-                    if not self._is_beginning(own, leaf, settings):
-                        check_same_run(own.settings, settings)
-                    check_same_corpora(own.corpora, self._corpora[leaf.name] or {})
-                    self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
+                self._check_run(leaf)
             except UserError as error:
                 mistakes.append(f"{leaf.name}: {error}\nOr rename the model, or remove its folder.")
         if mistakes:
