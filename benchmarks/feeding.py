@@ -132,7 +132,14 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     engine = Engine(encoder, config=resolved.division.ds_config, optimizer=resolved.settings.train, ranks=ranks)
     stop = resolved.plan.schedule.total_steps
     run = assemble(
-        resolved, engine, state=RunState(), stop=stop, origin={}, hosts=["localhost"], is_stop_requested=lambda: False
+        resolved,
+        engine,
+        state=RunState(),
+        stop=stop,
+        origin={},
+        corpora={},
+        hosts=["localhost"],
+        is_stop_requested=lambda: False,
     )
     waited: list[float] = []
     with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):

@@ -65,6 +65,7 @@ def measure(variant: RunVariant, scale: Scale, folder: Path, *, trace: Path) -> 
             state=RunState(),
             stop=resolved.plan.schedule.total_steps,
             origin={},
+            corpora={},
             hosts=["localhost"] * ranks.world_size,
             is_stop_requested=lambda: False,
         )
