@@ -49,6 +49,7 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
     assert (settings.lr.peak, settings.lr.warmup_steps, settings.lr.decay_steps) == (1e-2, 1, 2)
     # The trunk's rate was made for 8 steps, of which 4 are made; the peak is the tail's own.
     assert (settings.schedule[0].lr_planned_to, settings.schedule[1].lr_peak) == (8, 3e-3)
+    assert StepPlan(settings).describe_learning_rate().startswith("to step 4 of 8: peak 0.01, ")
     assert settings.objectives["mlm"].plain()["mask_ratio"] == 0.25
     assert (settings.run.seed, settings.checkpoint.every, settings.checkpoint.keep) == (7, 4, 1)
     assert load_run(str(trunk / "run.toml")).checkpoint.copy_to == str(trunk.parent / "copies")

@@ -87,6 +87,11 @@ class Stretch:
         """Updates that it was made for."""
         return self.planned_stop - self.start
 
+    @property
+    def told_stop(self) -> str:
+        """Where it stops, and where it was to."""
+        return f"{self.stop:,}" + f" of {self.planned_stop:,}" * (self.planned_stop > self.stop)
+
     def describe(self) -> str:
         """Shape, lengths and peak in words."""
         return self.settings.describe(self.num_steps)
@@ -218,7 +223,7 @@ class StepPlan:
         """Shape, lengths and peak in words, of each stretch."""
         if len(self.stretches) == 1:
             return self.stretches[0].describe()
-        return "; ".join(f"to step {stretch.stop:,}: {stretch.describe()}" for stretch in self.stretches)
+        return "; ".join(f"to step {stretch.told_stop}: {stretch.describe()}" for stretch in self.stretches)
 
     def model_at(self, step: int) -> ModelSettings:
         """`[model]` of the update with 0-based index `step`."""
