@@ -97,12 +97,12 @@ class RunCorpora:
         return lines
 
 
-def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
+def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check", opened: "OpenedCorpora | None" = None) -> RunCorpora:
     """Open the corpora of each phase and those of `data.validation`; `sizes` is as in `Corpus`.
 
-    What only phases before a fork read may be gone.
+    What only phases before a fork read may be gone. Several runs may share what is `opened`.
     """
-    plan, opened = run.plan, _Opened(run.settings.run, sizes)
+    plan, opened = run.plan, opened or OpenedCorpora(run.settings.run, sizes)
     found, gone = dict[int, tuple[NamedCorpus, ...]](), list[str]()
     for number in dict.fromkeys([*plan.own_data, *plan.first_on_data]):
         own = run.settings.schedule[number].data or {}
@@ -125,8 +125,8 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check") -> RunCorpora:
     return RunCorpora(training, validation, named[0], tuple(dict.fromkeys(named)), opened.cache, tuple(gone))
 
 
-class _Opened:
-    """The corpora of a run by the folder or URL that names them, each opened once."""
+class OpenedCorpora:
+    """Corpora of runs by the folder or URL that names them, each opened once."""
 
     def __init__(self, settings: RunFolderSettings, sizes: Sizes) -> None:
         self._settings, self._sizes, self._opened = settings, sizes, dict[str, Corpus]()
@@ -152,7 +152,7 @@ class _Opened:
             raise CorpusError(str(error).replace(str(source.folder), url)) from None
 
 
-def _open_training(data: DataSettings, key: str, opened: _Opened) -> tuple[NamedCorpus, ...]:
+def _open_training(data: DataSettings, key: str, opened: OpenedCorpora) -> tuple[NamedCorpus, ...]:
     corpus = opened.corpus
     if isinstance(data.train, str):
         return (NamedCorpus(key, corpus(data.train)),)

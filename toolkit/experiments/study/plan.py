@@ -3,7 +3,7 @@
 Nothing else is kept. A study that was killed, or that got models later, does what its folder lacks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
-from toolkit.run.corpora import open_corpora
+from toolkit.run.corpora import OpenedCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_corpora, check_same_run, saved_settings
@@ -66,7 +66,7 @@ class StudyPlan:
         self._adopted = {
             folder: (read_resolved(folder.settings_file), folder.newest_manifest()) for folder in _adopted(study, tree)
         }
-        self._corpora = {name: _hashes(leaf.model.run) for name, leaf in tree.leaves.items()}
+        self._corpora = _hashes({name: leaf.model.run for name, leaf in tree.leaves.items()})
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
@@ -232,12 +232,16 @@ class StudyPlan:
             raise SettingsError("\n".join(mistakes))
 
 
-def _hashes(run: DeclaredRun) -> dict[str, str] | None:
-    """`RunCorpora.hashes`; None where one is not there, which its start tells."""
-    try:
-        return open_corpora(run, sizes="trust").hashes()
-    except UserError:
-        return None
+def _hashes(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | None]:
+    """`RunCorpora.hashes` of each run; None where a corpus is not there, which its start tells."""
+    found, opened = dict[str, dict[str, str] | None](), None
+    for name, run in runs.items():
+        opened = opened or OpenedCorpora(run.settings.run, "trust")
+        try:
+            found[name] = open_corpora(run, opened=opened).hashes()
+        except UserError:
+            found[name] = None
+    return found
 
 
 def _adopted(study: Study, tree: Tree) -> list[RunFolder]:
