@@ -29,7 +29,7 @@ from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.precision import choose_autocast, made_by
-from toolkit.finetuning.prediction import answer, write_notes, write_predictions
+from toolkit.finetuning.prediction import answer, output_errors_named, write_notes, write_predictions
 from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Task
@@ -207,12 +207,8 @@ def _unfinished(output: Path, source: EncoderSource) -> Iterator[Path]:
     _check_replaceable(output / _MODEL, source)
     folder = output / _UNFINISHED
     shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with output_errors_named(output):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(
-            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
-        ) from error
     try:
         yield folder
     finally:

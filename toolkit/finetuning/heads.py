@@ -9,6 +9,7 @@ Shapes: B inputs, S positions in an input, D model width.
 """
 
 import copy
+import json
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -35,7 +36,7 @@ from toolkit.core.text import counted, first_few
 from toolkit.finetuning.sc.labels import LABEL_TYPES
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.source import EncoderSource, model_loading
-from toolkit.model_folder import read_json, wrapper_prefix
+from toolkit.model_folder import wrapper_prefix
 
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
 _ROWS = 32
@@ -170,6 +171,13 @@ def has_head_file(folder: Path) -> bool:
     return (folder / _HEAD_FILE).is_file()
 
 
+def read_labels(folder: Path) -> list[Any] | None:
+    """Labels of the outputs of a fine-tuned folder, with their types; None where a number is answered."""
+    path = folder / LABELS_FILE
+    labels: list[Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return labels
+
+
 class TextClassifier:
     """A fine-tuned classifier with its tokenizer: texts in, labels out. Made by `load_classifier`.
 
@@ -181,7 +189,7 @@ class TextClassifier:
 
     def __init__(self, network: nn.Module, folder: Path, *, problem_type: str | None) -> None:
         self.network, self.tokenizer = network.eval(), AutoTokenizer.from_pretrained(folder)
-        self.labels: list[Any] | None = read_json(folder / LABELS_FILE) or None  # type: ignore[assignment]
+        self.labels = read_labels(folder)
         kinds = {kind.problem_type: kind for kind in LABEL_TYPES.values()}
         if problem_type not in kinds:
             raise UserError(

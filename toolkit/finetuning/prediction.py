@@ -1,12 +1,14 @@
 """Answers of a trained network, and what a fine-tuned folder says about itself so that it can answer again."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import EncoderSource
@@ -23,6 +25,17 @@ def answer(
     """Predictions of a trained network for all splits but the training split."""
     answered: dict[Split, Features] = {split: rows for split, rows in features.items() if split is not Split.TRAIN}
     return task.decode(data, answered, task.answer_splits(network, answered, source))
+
+
+@contextmanager
+def output_errors_named(output: Path) -> Iterator[None]:
+    """Make what the system says of an output folder that cannot be made an error with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"could not create the output folder {output}: {error.strerror}. Choose another one (--output)."
+        ) from error
 
 
 def write_predictions(task: Task[Any], predictions: Iterable[Prediction], output: Path) -> None:

@@ -13,7 +13,7 @@ from toolkit.core.settings import explain
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
-from toolkit.finetuning.prediction import TASK_FILE, answer, write_predictions
+from toolkit.finetuning.prediction import TASK_FILE, answer, output_errors_named, write_predictions
 from toolkit.finetuning.source import model_loading
 
 
@@ -41,11 +41,8 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         task = family(family.Settings.model_validate(notes["settings"] | (changes or {})))
     except ValidationError as error:
         raise SettingsError(explain(error, family.Settings)) from None
-    try:
+    with output_errors_named(output):
         output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"could not create the output folder {output}: {error.strerror}"
-        raise UserError(f"{reason}. Choose another one (--output).") from error
     data = task.read_open(file, folder, notes)
     source = replace(open_source(str(folder), attention=family.attention), max_length=notes["max_length"])
     with cpu_threads(task.settings.threads):

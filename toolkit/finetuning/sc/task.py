@@ -15,7 +15,14 @@ from torch import nn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
-from toolkit.finetuning.heads import LABELS_FILE, has_head_file, load_classifier, new_classifier, save_classifier
+from toolkit.finetuning.heads import (
+    LABELS_FILE,
+    has_head_file,
+    load_classifier,
+    new_classifier,
+    read_labels,
+    save_classifier,
+)
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
@@ -138,8 +145,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
         """Rows of a table, with labels that the folder knows, or without."""
-        table, bad, names = read_table(file), BadRows(self.settings.bad_rows), folder / "labels.json"
-        labels = self._kind.restored(json.loads(names.read_text(encoding="utf-8")) if names.is_file() else None)
+        table, bad, labels = read_table(file), BadRows(self.settings.bad_rows), self._kind.restored(read_labels(folder))
         columns = self.settings.text_columns or tuple(notes["columns"])
         known = self._known_label(labels, file)
 
