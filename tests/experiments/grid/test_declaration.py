@@ -62,6 +62,11 @@ def test_folders_name_the_rate_as_python_writes_it():
         ),
         ('[[model]]\nname = "a/b"\npath = "p"\n' + TASK, ["model.0.name"]),
         ('[[model]]\nname = ".."\npath = "p"\n' + TASK, ["model.0.name"]),
+        (MODEL.replace('"p"', '"random"') + TASK, ["so there is no shape and no tokenizer to take", "./random"]),
+        (
+            MODEL + MODEL.replace('"m"', '"r"').replace('"p"', '"random"') + "steps = 'all'\n" + TASK,
+            ["[[model]] r: steps are of a run", "Leave steps out"],
+        ),
         (MODEL + TASK + "lr = 0.1\n", ["[[task]] t: unknown key 'lr'. Did you mean 'learning_rates'?"]),
         (MODEL + TASK.replace('train = "a"\n', ""), ["[[task]] t: train missing. Give train and test, or dataset."]),
         (MODEL + TASK + "steps = 2\nepochs = 1\n", ["[[task]] t has steps and epochs. Leave one of the two out."]),

@@ -18,7 +18,7 @@ from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
 from toolkit.experiments.grid import worker as grid_worker
 from toolkit.experiments.grid.worker import CellRunner
-from toolkit.finetuning import get_task
+from toolkit.finetuning import Initialization, get_task
 from toolkit.workflows.finetune import finetune
 
 END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
@@ -68,12 +68,13 @@ def outputs(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.name != "grid.toml"}
 
 
-def alone(folder, kind, output, *, model="eurobert", rate, seed, steps=2):
+def alone(folder, kind, output, *, model="eurobert", rate, seed, steps=2, initialization="pretrained"):
     data = folder / "data"
     names = {"train": "train", "validation": "dev", "test": "test"}
     files = {split: data / (f"{name}.{END[kind]}" if kind in END else "words") for split, name in names.items()}
     settings = get_task(kind).Settings(learning_rate=rate, seed=seed, steps=steps, batch_rows=4, threads=1)
-    finetune(kind, folder / model, output=output, settings=settings, **files)
+    start = Initialization(initialization)
+    finetune(kind, folder / model, output=output, settings=settings, initialization=start, **files)
     return {name: (output / name).read_bytes() for name in ("result.json", "predictions.jsonl")}
 
 
@@ -310,6 +311,25 @@ def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran
     expected = alone(tmp_path, "sc", tmp_path / "alone", model="run", rate=1e-3, seed=1)
     assert {name: (cell / name).read_bytes() for name in expected} == expected
     assert json.loads(expected["result.json"])["model"] == str(tmp_path / "run")
+
+
+def test_a_twin_has_weights_of_each_seed_in_the_first_models_shape(tmp_path, monkeypatch, capsys, ran):
+    """Each cell is what `toolkit finetune` gives from random weights; another model under its name is refused."""
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
+    whole, twin = path.read_text(), "[[model]]\nname = 'twin'\npath = 'random'\n"
+    path.write_text(whole.replace("[[model]]", f"{twin}[[model]]"))
+    assert grids.run_grid(path) == 0
+    assert ran == [4]
+    for seed in (0, 1):
+        cell, output = tmp_path / "out" / "cells" / "twin" / "sc" / "lr-0.001" / f"seed-{seed}", tmp_path / "alone"
+        expected = json.loads(
+            alone(tmp_path, "sc", output, rate=1e-3, seed=seed, initialization="random")["result.json"]
+        )
+        assert json.loads((cell / "result.json").read_text()) == {**expected, "model": "random"}
+        assert (cell / "predictions.jsonl").read_bytes() == (output / "predictions.jsonl").read_bytes()
+    path.write_text(whole.replace("[[model]]", twin.replace("random", str(tmp_path / "eurobert")) + "[[model]]"))
+    code, printed = run_command(monkeypatch, capsys, path)
+    assert (code, "model.weights is gone (2 cells" in printed.err) == (2, True)
 
 
 def test_models_are_kept_where_that_is_asked(tmp_path, monkeypatch, capsys, ran):

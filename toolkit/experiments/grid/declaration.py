@@ -20,6 +20,8 @@ _NEEDED = {
     "task": "A grid needs at least one [[task]] with name, kind, train and test.",
 }
 
+RANDOM_WEIGHTS = "random"
+"""As the path of a model; a folder of this name is `./random`."""
 UNTRAINED_CELLS = {kind: {"learning_rates": (0.0,), "seeds": (0,)} for kind in UNTRAINED}
 """Rate and seed of the one cell of a task that trains nothing, by its kind."""
 
@@ -66,7 +68,8 @@ class ModelEntry(Settings):
     name: Name
     """In results, and of its folder below `cells/`."""
     path: PathText
-    """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint)."""
+    """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint); or
+    `random`: a twin of the grid's first other model, whose weights are drawn from the seed of each cell."""
     steps: Annotated[tuple[int, ...], Field(strict=False)] | str | None = None
     """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the label `training_step`. `"all"`, a
     list, or a range `"A..B"` or `"A..B:EVERY"`."""
@@ -80,6 +83,11 @@ class ModelEntry(Settings):
         if value is not None and not (range_of(value) if isinstance(value, str) else are_steps and value):
             raise ValueError('expected "all", a list of steps, or a range "A..B" or "A..B:EVERY" with A up to B')
         return value
+
+    @property
+    def is_random(self) -> bool:
+        """A twin of another model, with weights of its own."""
+        return self.path == RANDOM_WEIGHTS
 
     @property
     def chosen(self) -> Sequence[int]:
@@ -138,6 +146,7 @@ class Grid(Settings):
         mistakes = [
             *_repeated("[[model]]", (entry.name for entry in self.model if entry.steps is None)),
             *_repeated("[[task]]", (entry.name for entry in self.task)),
+            *self._mistakes_of_twins(),
             *_alike("[[model]]", {entry.name for entry in self.model}),
             *_alike("[[task]]", {entry.name for entry in self.task}),
             *(mistake for task in self.task for mistake in self._mistakes_of(task)),
@@ -167,6 +176,17 @@ class Grid(Settings):
         elif "epochs" in given:
             del shared["steps"]
         return {key: value for key, value in shared.items() if value is not None} | given
+
+    def _mistakes_of_twins(self) -> Iterator[str]:
+        twins = [entry for entry in self.model if entry.is_random]
+        if len(twins) == len(self.model):
+            yield (
+                "every [[model]] has path = 'random', so there is no shape and no tokenizer to take. Add a model with "
+                "weights, or write './random' for a folder."
+            )
+        for entry in twins:
+            if entry.steps is not None:
+                yield f"[[model]] {entry.name}: steps are of a run, and path = 'random' is none. Leave steps out."
 
     def _mistakes_of(self, task: TaskEntry) -> Iterator[str]:
         place, rates = f"[[task]] {task.name}", self.rates(task)

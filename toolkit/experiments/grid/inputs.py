@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,16 @@ from toolkit.core.text import counted, home_hint
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import export_encoder, needs_export
-from toolkit.experiments.grid.declaration import ModelEntry, TaskEntry
-from toolkit.finetuning import EncoderSource, FinetuningSettings, Split, Task, get_task, open_source
+from toolkit.experiments.grid.declaration import RANDOM_WEIGHTS, ModelEntry, TaskEntry
+from toolkit.finetuning import (
+    EncoderSource,
+    FinetuningSettings,
+    Initialization,
+    Split,
+    Task,
+    get_task,
+    open_source,
+)
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.source import model_loading
@@ -74,6 +82,17 @@ class ResolvedModel:
     """Hashes of files, or the commit of a hub id; None before the model is fetched."""
     checkpoint: Path | None = None
     """Of this toolkit; None of another encoder."""
+    initialization: Initialization = Initialization.PRETRAINED
+
+    @property
+    def source(self) -> str:
+        """Where its weights, or those of the model that it is a twin of, are."""
+        return self.encoder if self.checkpoint is None else str(self.checkpoint)
+
+    def twin(self, entry: ModelEntry) -> "ResolvedModel":
+        """The same shape and tokenizer, with random weights."""
+        contents = None if self.contents is None else {**self.contents, "weights": RANDOM_WEIGHTS}
+        return replace(self, entry=entry, contents=contents, initialization=Initialization.RANDOM)
 
     def open(self, *, max_length: int | None, attention: AttentionKind | None) -> EncoderSource:
         """The encoder, exported first where no other worker has."""
@@ -82,7 +101,13 @@ class ResolvedModel:
             with locked_file(folder.with_name(f".{folder.name}.lock")):
                 if not folder.is_dir():
                     export_encoder(self.checkpoint, folder)
-        return open_source(self.encoder, max_length=max_length, origin=self.checkpoint, attention=attention)
+        return open_source(
+            self.encoder,
+            initialization=self.initialization,
+            max_length=max_length,
+            origin=self.checkpoint,
+            attention=attention,
+        )
 
 
 def resolve_task(

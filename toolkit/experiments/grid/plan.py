@@ -37,8 +37,13 @@ class GridPlan:
             entry.name: resolve_task(entry, grid.options(entry), num_rates=len(grid.rates(entry)), hub=hub, known=known)
             for entry in grid.task
         }
+        resolved = [
+            [] if entry.is_random else resolve_models(entry, self.folder.exports, hub=hub, known=known)
+            for entry in grid.model
+        ]
+        shapes = [model for own in resolved for model in own]
         models = [
-            model for entry in grid.model for model in resolve_models(entry, self.folder.exports, hub=hub, known=known)
+            model for entry, own in zip(grid.model, resolved, strict=True) for model in own or [shapes[0].twin(entry)]
         ]
         entries = tuple(model.entry for model in models)
         self.grid = grid if entries == grid.model else make_grid(grid.grid, entries, grid.task, slurm=grid.slurm)
@@ -52,7 +57,7 @@ class GridPlan:
     def unfetched(self) -> list[str]:
         """Data sets and models that the hub has to be asked for before cells can run."""
         sets = {f"data set {task.entry.dataset}" for task in self._tasks.values() if task.hashes is None}
-        models = {f"model {model.entry.path}" for model in self._models.values() if model.contents is None}
+        models = {f"model {model.source}" for model in self._models.values() if model.contents is None}
         return [*sorted(sets), *sorted(models)]
 
     def choose_precisions(self) -> None:
@@ -125,8 +130,9 @@ class GridPlan:
         for cell in cells:
             tasks.setdefault(cell.model, {})[cell.kind] = get_task(cell.kind)(self._tasks[cell.task].settings)
         for name, own in tasks.items():
-            if self._hub is HubAccess.FETCHED or Path(self._models[name].entry.path).exists():
-                check_model(self._models[name].entry.path, own.values())
+            model = self._models[name]
+            if self._hub is HubAccess.FETCHED or Path(model.source).exists():
+                check_model(model.source, own.values(), initialization=model.initialization)
 
     def _changes(self, cell: Cell) -> list[str]:
         was = self.folder.place(cell).declared
