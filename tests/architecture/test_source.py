@@ -34,6 +34,9 @@ UNDESCRIBED_SETTINGS = {
 MACHINE_PATH = re.compile(r"(?<![\w.~}\]/-])/(?:work|home|root|Users)/")
 SHARED = re.compile(r"(?:\.\./|/)shared\b")
 
+_SHAPED = re.compile(r"[a-z][a-z0-9_]*_([A-Z0-9n]*[A-Z][A-Z0-9n]*)")
+_WITH_SHAPES = ("data", "engine", "model", "objectives", "parallel", "training")
+
 WITH_FORBIDDEN_WORDS = {"tests/architecture/test_source.py": "names the words it looks for"}
 
 
@@ -82,6 +85,22 @@ def _boolean_parameters(module: Module) -> Iterator[str]:
         for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
             if argument.annotation and ast.unparse(argument.annotation) == "bool" and not (is_nested or is_private):
                 yield f"{function.name}.{argument.arg}"
+
+
+def test_letters_of_shapes_are_in_the_legend() -> None:
+    text = dict(text_files())["docs/architecture.md"]
+    legend = set(re.findall(r"\| ([A-Z]) (?=\|)", text))
+    used = {
+        (letter, name)
+        for module in modules()
+        if module.name.startswith(tuple(f"toolkit.{package}." for package in _WITH_SHAPES))
+        for node in ast.walk(module.tree)
+        for name in [getattr(node, "id", "") or getattr(node, "arg", "") or getattr(node, "attr", "")]
+        if isinstance(name, str) and (found := _SHAPED.fullmatch(name))
+        for letter in re.sub("[^A-Z]", "", found[1])
+    }
+    assert {(letter, name) for letter, name in used if letter not in legend} == set()
+    assert legend == {letter for letter, _ in used}, "a letter that no name has"
 
 
 def test_no_boolean_selects_behaviour() -> None:

@@ -25,8 +25,9 @@ from toolkit.finetuning.settings import MinimalPairsSettings
 from toolkit.finetuning.tc.task import TokenClassificationSettings
 from toolkit.objectives.diffusion import DiffusionSettings
 from toolkit.objectives.mixture import MixEntry
-from toolkit.objectives.mlm import MaskRatioRamp, MlmSettings
+from toolkit.objectives.mlm import MlmSettings
 from toolkit.objectives.phase_settings import PhaseSettings
+from toolkit.objectives.ramps import MaskRatioRamp
 from toolkit.objectives.schedulers import AlternateSettings
 from toolkit.objectives.span import SpanSettings
 from toolkit.run.settings import RunSettings

@@ -9,7 +9,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.objectives import AttentionKind, Draws, IntArray, Targets, Vocabulary, build
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.mixture import alone
-from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.objectives.ramps import MaskRatioRamp
 from toolkit.objectives.schedule import Phase, PhaseRows
 
 VOCABULARY = Vocabulary(size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2, 3))

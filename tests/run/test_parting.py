@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.objectives.ramps import MaskRatioRamp
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.load import complete_run
 from toolkit.run.parting import Course, Parting, parting

@@ -188,7 +188,8 @@ class Block(nn.Module):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
         if isinstance(context.attention, MixedAttention):
-            # It breaks up compiled code further down. Looked at here, since that code would serve rows of one kind too.
+            # It breaks up compiled code further down. Looked at in each forward itself: what the two shared, such as a
+            # method with this line, would serve rows of one kind too.
             torch._dynamo.graph_break()
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
         return self.feed_forward(hidden_TD + mixed_TD)

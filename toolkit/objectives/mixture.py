@@ -16,15 +16,7 @@ from pydantic import Field, Tag
 from toolkit.core.settings import NUMBER, TABLE, Settings, table_or
 from toolkit.core.types import IntArray
 from toolkit.objectives.base import Objective
-
-
-class ShareRamp(Settings):
-    """A share that goes in a straight line from one value to another over the phase."""
-
-    first: float = Field(alias="from", ge=0, le=1)
-    """Share of the first step of the phase."""
-    last: float = Field(alias="to", ge=0, le=1)
-    """Share of its last step."""
+from toolkit.objectives.ramps import ShareRamp
 
 
 class MixEntry(Settings):

@@ -21,9 +21,9 @@ _SHORTEST_BAND = 64
 _NUMBERS_PER_PRODUCT = 2_000_000
 
 BandProducts = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
-"""From queries, (K, n, R, E), keys and values, (K, P, E), what is seen, (1, n, R, M), and L to outputs, (K, n, R, E).
+"""From queries, (K, n, Q, E), keys and values, (K, Z, E), what is seen, (1, n, Q, X), and A to outputs, (K, n, Q, E).
 
-There are n bands of L queries and M keys, and band i has those from i x L on, of P padded positions. The R = L x H / K
+There are n bands of A queries and X keys, and band i has those from i x A on, of Z padded positions. The Q = A x H / K
 queries that share a key-value head are rows of one product.
 """
 
@@ -52,18 +52,18 @@ def attend_in_bands(
         query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
     length, before, behind = _band(kind, window)
     query_HTE = _padded(query_THE, length)
-    query_KGnLE = query_HTE.view(num_key_value_heads, group, -1, length, query_HTE.shape[-1])
+    query_KGnAE = query_HTE.view(num_key_value_heads, group, -1, length, query_HTE.shape[-1])
     # With all four dimensions: for a mask of three, torch's attention would keep every probability.
-    is_seen_1nRM = _seen_in_bands(kind, layout, window).repeat(1, group, 1)[None]
-    output_KnRE = products(
-        query_KGnLE.transpose(1, 2).flatten(2, 3),
+    is_seen_1nQX = _seen_in_bands(kind, layout, window).repeat(1, group, 1)[None]
+    output_KnQE = products(
+        query_KGnAE.transpose(1, 2).flatten(2, 3),
         _padded(key_TKE, length, before, behind),
         _padded(value_TKE, length, before, behind),
-        is_seen_1nRM,
+        is_seen_1nQX,
         length,
     )
-    output_KnGLE = output_KnRE.view(num_key_value_heads, -1, group, length, query_THE.shape[2])
-    output_THE = output_KnGLE.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[: len(query_THE)]
+    output_KnGAE = output_KnQE.view(num_key_value_heads, -1, group, length, query_THE.shape[2])
+    output_THE = output_KnGAE.permute(1, 3, 0, 2, 4).flatten(2, 3).flatten(0, 1)[: len(query_THE)]
     return torch.where(is_real_T11, output_THE, 0) if has_padding else output_THE
 
 
@@ -85,18 +85,18 @@ def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLay
     return len(query_THE) * (length + before + behind) * width <= by_segment
 
 
-def multiply_bands(query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int) -> Tensor:
+def multiply_bands(query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int) -> Tensor:
     """`BandProducts` by batched matrix products with the probabilities kept, as `attend_by_bmm`."""
-    output_KnRE: Tensor = _BandProducts.apply(query_KnRE, key_KPE, value_KPE, is_seen_1nRM, length)  # type: ignore[no-untyped-call]
-    return output_KnRE
+    output_KnQE: Tensor = _BandProducts.apply(query_KnQE, key_KZE, value_KZE, is_seen_1nQX, length)  # type: ignore[no-untyped-call]
+    return output_KnQE
 
 
 def attend_bands_by_sdpa(
-    query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int
+    query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int
 ) -> Tensor:
     """`BandProducts` by torch's attention, as `attend_by_sdpa`."""
-    key_KnME, value_KnME = (_bands(part, length, is_seen_1nRM.shape[-1]) for part in (key_KPE, value_KPE))
-    return scaled_dot_product_attention(query_KnRE, key_KnME, value_KnME, attn_mask=is_seen_1nRM)
+    key_KnXE, value_KnXE = (_bands(part, length, is_seen_1nQX.shape[-1]) for part in (key_KZE, value_KZE))
+    return scaled_dot_product_attention(query_KnQE, key_KnXE, value_KnXE, attn_mask=is_seen_1nQX)
 
 
 def _band(kind: AttentionKind, window: int) -> tuple[int, int, int]:
@@ -105,26 +105,26 @@ def _band(kind: AttentionKind, window: int) -> tuple[int, int, int]:
 
 
 def _padded(tensor_THE: Tensor, length: int, before: int = 0, behind: int = 0) -> Tensor:
-    """(T, H, E) -> (H, P, E): with zeros up to a multiple of `length`, and so many before and behind."""
+    """(T, H, E) -> (H, Z, E): with zeros up to a multiple of `length`, and so many before and behind."""
     return pad(tensor_THE.transpose(0, 1), (0, 0, before, behind + -len(tensor_THE) % length))
 
 
-def _bands(padded_HPE: Tensor, length: int, size: int) -> Tensor:
+def _bands(padded_HZE: Tensor, length: int, size: int) -> Tensor:
     """Stretches of `size` positions, one every `length`: (H, n, size, E)."""
-    return padded_HPE.unfold(1, size, length).transpose(2, 3).contiguous()
+    return padded_HZE.unfold(1, size, length).transpose(2, 3).contiguous()
 
 
 def _seen_in_bands(kind: AttentionKind, layout: SegmentLayout, window: int) -> Tensor:
-    """Keys that each query sees, (n, L, M) bool. All see themselves, those beyond the last position too."""
+    """Keys that each query sees, (n, A, X) bool. All see themselves, those beyond the last position too."""
     length, before, behind = _band(kind, window)
     places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
     # A segment is known by its first position.
     first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
-    query_nL1 = _padded(first_T11, length).view(-1, length, 1)
-    key_n1M = _bands(_padded(first_T11, length, before, behind), length, before + length + behind)[0].transpose(1, 2)
-    query_L1 = torch.arange(length, device=places_T.device)[:, None]
-    distance_LM = torch.arange(-before, length + behind, device=places_T.device) - query_L1
-    return (query_nL1 == key_n1M) & (distance_LM >= -window) & (distance_LM <= behind)
+    query_nA1 = _padded(first_T11, length).view(-1, length, 1)
+    key_n1X = _bands(_padded(first_T11, length, before, behind), length, before + length + behind)[0].transpose(1, 2)
+    query_A1 = torch.arange(length, device=places_T.device)[:, None]
+    distance_AX = torch.arange(-before, length + behind, device=places_T.device) - query_A1
+    return (query_nA1 == key_n1X) & (distance_AX >= -window) & (distance_AX <= behind)
 
 
 class _BandProducts(torch.autograd.Function):
@@ -132,31 +132,31 @@ class _BandProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query_KnRE: Tensor, key_KPE: Tensor, value_KPE: Tensor, is_seen_1nRM: Tensor, length: int
+        ctx: Any, query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int
     ) -> Tensor:
-        ctx.length, ctx.scale = length, query_KnRE.shape[-1] ** -0.5
-        query_KnRE = query_KnRE * ctx.scale
-        key_KnME, value_KnME = (_bands(part, length, is_seen_1nRM.shape[-1]) for part in (key_KPE, value_KPE))
-        scores_KnRM = query_KnRE @ key_KnME.transpose(2, 3)
-        probs_KnRM = torch.softmax(scores_KnRM.masked_fill_(~is_seen_1nRM, float("-inf")), dim=-1)
-        ctx.save_for_backward(query_KnRE, key_KPE, value_KPE, probs_KnRM)
-        return probs_KnRM @ value_KnME
+        ctx.length, ctx.scale = length, query_KnQE.shape[-1] ** -0.5
+        query_KnQE = query_KnQE * ctx.scale
+        key_KnXE, value_KnXE = (_bands(part, length, is_seen_1nQX.shape[-1]) for part in (key_KZE, value_KZE))
+        scores_KnQX = query_KnQE @ key_KnXE.transpose(2, 3)
+        probs_KnQX = torch.softmax(scores_KnQX.masked_fill_(~is_seen_1nQX, float("-inf")), dim=-1)
+        ctx.save_for_backward(query_KnQE, key_KZE, value_KZE, probs_KnQX)
+        return probs_KnQX @ value_KnXE
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        query_KnRE, key_KPE, value_KPE, probs_KnRM = ctx.saved_tensors
-        key_KnME, value_KnME = (_bands(part, ctx.length, probs_KnRM.shape[-1]) for part in (key_KPE, value_KPE))
-        d_query_KnRE, *d_parts = d_products(grad_outputs[0], query_KnRE, key_KnME, value_KnME, probs_KnRM)
-        d_key_KPE, d_value_KPE = (_summed(part, key_KPE, ctx.length) for part in d_parts)
-        return d_query_KnRE.mul_(ctx.scale), d_key_KPE, d_value_KPE, None, None
+        query_KnQE, key_KZE, value_KZE, probs_KnQX = ctx.saved_tensors
+        key_KnXE, value_KnXE = (_bands(part, ctx.length, probs_KnQX.shape[-1]) for part in (key_KZE, value_KZE))
+        d_query_KnQE, *d_parts = d_products(grad_outputs[0], query_KnQE, key_KnXE, value_KnXE, probs_KnQX)
+        d_key_KZE, d_value_KZE = (_summed(part, key_KZE, ctx.length) for part in d_parts)
+        return d_query_KnQE.mul_(ctx.scale), d_key_KZE, d_value_KZE, None, None
 
 
-def _summed(d_bands_KnME: Tensor, padded_KPE: Tensor, length: int) -> Tensor:
+def _summed(d_bands_KnXE: Tensor, padded_KZE: Tensor, length: int) -> Tensor:
     """Gradient of padded positions from those of the bands that have them."""
-    d_padded_KPE = torch.zeros_like(padded_KPE)
-    size = d_bands_KnME.shape[2]
+    d_padded_KZE = torch.zeros_like(padded_KZE)
+    size = d_bands_KnXE.shape[2]
     for first in range(0, size, length):
         # No longer than the step from band to band, so that none of these parts overlap.
         part = slice(first, first + length)
-        d_padded_KPE.unfold(1, size, length).transpose(2, 3)[:, :, part].add_(d_bands_KnME[:, :, part])
-    return d_padded_KPE
+        d_padded_KZE.unfold(1, size, length).transpose(2, 3)[:, :, part].add_(d_bands_KnXE[:, :, part])
+    return d_padded_KZE

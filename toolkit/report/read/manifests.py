@@ -19,7 +19,7 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.grid.folder import ModelInfo
 from toolkit.model import ModelSettings, parameter_counts
-from toolkit.objectives.mlm import MaskRatioRamp
+from toolkit.objectives.ramps import MaskRatioRamp
 from toolkit.report.read.labels import (
     BUDGET,
     CLM_SHARE,
