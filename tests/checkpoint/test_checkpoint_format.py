@@ -12,8 +12,13 @@ from safetensors.torch import load_file
 from toolkit.checkpoint.manifest import CheckpointManifest, manifest_bytes, read_manifest
 from toolkit.checkpoint.read import ParameterState, newest_intact, open_checkpoint
 from toolkit.checkpoint.retention import CheckpointSettings
-from toolkit.checkpoint.write import begin
+from toolkit.checkpoint.write import begin, split_into_files
 from toolkit.core.errors import CheckpointError
+
+
+def test_no_file_is_larger_than_the_largest_but_for_one_tensor() -> None:
+    sizes = {"a": 3, "b": 3, "c": 1, "d": 9, "e": 5, "f": 2}
+    assert split_into_files(sizes, 6) == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 5])

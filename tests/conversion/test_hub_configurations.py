@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 import tokenization
 from tests.support.hf_decoders import TOKENS, edit_json, edit_tensors, save_decoder
+from toolkit.checkpoint import tensor_files
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf
 from toolkit.conversion.families import describe
@@ -268,7 +269,9 @@ def test_the_tensors_of_a_published_shape_are_those_of_the_stock_class(model: st
     assert parameter_counts(described.settings).total / 1e6 == pytest.approx(millions, rel=0.015)
 
 
-def test_a_head_stored_beside_the_embedding_and_half_precision_are_read(tmp_path: Path) -> None:
+def test_a_head_stored_beside_the_embedding_and_half_precision_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The published files of ModernBERT are fp32 and have `decoder.weight`; others have neither."""
     save_decoder("modernbert", tmp_path / "model")
     head, embedding = "decoder.weight", "model.embeddings.tok_embeddings.weight"
@@ -281,7 +284,9 @@ def test_a_head_stored_beside_the_embedding_and_half_precision_are_read(tmp_path
     report = from_hf(tmp_path / "model", tmp_path / "out")
     assert f"{head} is stored beside {embedding}, equals it, and is left out" in report.changes
     assert report.max_difference <= HUGGING_FACE_LOGITS
-    edit_tensors(tmp_path / "model", lambda tensors: tensors[head].mul_(2))
+    # Read in several blocks of rows, of which the last alone differs.
+    monkeypatch.setattr(tensor_files, "_BLOCK_BYTES", 4096)
+    edit_tensors(tmp_path / "model", lambda tensors: tensors[head][-1].mul_(2))
     with pytest.raises(CheckpointError, match=f"ties {head} to {embedding}, but the two differ"):
         from_hf(tmp_path / "model", tmp_path / "again")
 

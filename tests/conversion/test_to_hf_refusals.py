@@ -179,6 +179,8 @@ def test_settings_that_do_not_fit_the_tensors_are_refused(tmp_path: Path, tokeni
 def test_the_tolerance_is_the_projects_and_grows_with_the_logits() -> None:
     assert parity.Parity(max_difference=0, max_logit=0.9).tolerance == 2e-5
     assert parity.Parity(max_difference=0, max_logit=30).tolerance == pytest.approx(6e-4)
+    assert parity.Parity(max_difference=0, max_logit=100, rounding=0.05).tolerance == pytest.approx(0.4)
+    assert parity.Parity(max_difference=0, max_logit=100, rounding=0.5).tolerance == pytest.approx(1.0)
     assert parity.Parity(max_difference=1.9e-5, max_logit=1).is_within_tolerance
     assert not parity.Parity(max_difference=2.1e-5, max_logit=1).is_within_tolerance
     assert not parity.Parity(max_difference=float("nan"), max_logit=1).is_within_tolerance

@@ -41,6 +41,8 @@ def test_seed_stream_and_position_all_matter() -> None:
     for other in (
         _uniform(2, [2**40], num_columns=64),
         _uniform(1, [2**40 + 1], num_columns=64),
+        _uniform(1, [0], num_columns=64),
+        _uniform(1, [2**40 + 2**32], num_columns=64),
         _uniform(1, [2**40], "other", num_columns=64),
     ):
         assert (other == base).sum() <= 1

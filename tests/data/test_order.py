@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.data import Order
+from toolkit.data import Order, order
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 97, 100, 256, 1000, 1023, 1024, 1025, 4999, 65_536, 70_001, 200_003]
 
@@ -89,6 +89,22 @@ def test_blocks_stay_near_a_few_places_for_a_while() -> None:
     assert np.unique(blocks).size == 64
     assert np.unique(blocks[:512]).size > 50
     assert np.ptp(np.unique(blocks)) > 500  # the 64 come from all over the corpus
+
+
+def test_each_epoch_reads_the_blocks_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_ROWS_PER_BLOCK", 4)
+    monkeypatch.setattr(order, "_BLOCKS_PER_WINDOW", 2)
+    rows_B, _ = Order(4000, seed=0, shuffle="blocks").locate(np.arange(8000))
+    windows = [[set(window) for window in (epoch // 4).reshape(-1, 8).tolist()] for epoch in np.split(rows_B, 2)]
+    assert {len(blocks) for blocks in windows[0] + windows[1]} == {2}
+    assert sum(blocks in windows[1] for blocks in windows[0]) < 10
+
+
+@pytest.mark.parametrize("shuffle", ["global", "blocks"])
+def test_epochs_beyond_32_bits_differ(shuffle: str) -> None:
+    orders = Order(100, seed=0, shuffle=shuffle)
+    near, far = (orders.locate(np.arange(100) + 100 * (epoch + 1))[0] for epoch in (0, 2**32))
+    assert (near == far).sum() < 10
 
 
 def test_huge_corpora_need_no_memory() -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from toolkit.data.rows import packing
 from toolkit.data.rows.packing import PackedRows, Pieces, count_pieces, iterate_pieces, pack
 
 
@@ -43,6 +44,16 @@ def test_pieces_by_hand() -> None:
     assert count_pieces(np.array(lengths), sequence_length=10, min_length=3) == 6
     for block in (1, 2, 4, 5):
         assert _pieces(lengths, 10, 3, block) == expected
+
+
+def test_any_number_of_documents_at_once_gives_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = np.random.default_rng(0).integers(0, 40, 50)
+    expected, pieces = _pieces(lengths.tolist(), 10, 3), np.cumsum(lengths)
+    assert expected[-1][0] >= pieces[-2]
+    for number in (1, 2, 7, 50):
+        monkeypatch.setattr(packing, "_DOCUMENTS_AT_ONCE", number)
+        assert _pieces(lengths.tolist(), 10, 3, block=16) == expected
+        assert count_pieces(lengths, sequence_length=10, min_length=3) == len(expected)
 
 
 def test_one_long_document_comes_in_blocks() -> None:

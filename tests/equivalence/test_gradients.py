@@ -184,7 +184,7 @@ def _micro_batch(numbers: object, first_row: int, kind: AttentionKind) -> MicroB
     return MicroBatch(torch.stack(ids), layout, kind, positions_N, torch.cat(labels))
 
 
-def _expected(case: OneStep) -> tuple[float, dict[str, Tensor]]:
+def expected_step(case: OneStep) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients by one fp32 pass over all rows, on the weights that the run has; in a mixture by one for each
     objective, weighted by hand.
     """
@@ -292,8 +292,8 @@ def test_every_gradient_with_a_z_loss(world_size: int, parallel: ParallelSetting
         OneStep((stage, "fp32"), 2, AttentionKind.CAUSAL, is_tied, parallel=parallel, z_loss=0.05)
         for is_tied in (False, True)
     ]
-    _, with_z = _expected(cases[0])
-    _, without = _expected(replace(cases[0], z_loss=0.0))
+    _, with_z = expected_step(cases[0])
+    _, without = expected_step(replace(cases[0], z_loss=0.0))
     head = "lm_head.weight"
     assert (with_z[head] - without[head]).norm() > 0.1 * without[head].norm()
     _check(cases, world_size)
@@ -372,7 +372,7 @@ def test_every_gradient_with_stages_that_are_told() -> None:
 def _check(cases: list[OneStep], world_size: int) -> None:
     for case, answers in zip(cases, run_distributed(cases, world_size=world_size), strict=True):
         limit = gradient_tolerance(_DTYPES[case.layout[1]])
-        expected_loss, expected = _expected(case)
+        expected_loss, expected = expected_step(case)
         norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm().item()
         held: set[str] = set()
         for loss, grad_norm, gradients in answers:

@@ -97,6 +97,16 @@ def test_each_token_of_a_word_is_treated_for_itself() -> None:
     assert both == pytest.approx(0.64, abs=0.02)
 
 
+def test_what_replaces_a_token_does_not_follow_from_its_treatment() -> None:
+    """Of a thousand ids each tenth is drawn equally often; the deviation of a count is 30."""
+    tokens_BS, segments_BS = _rows(256, 1024)
+    targets = _build(tokens_BS, segments_BS, mask_ratio=0.4, **BERT)
+    shown_N = targets.input_ids_BS.reshape(-1)[targets.positions_N]
+    replaced_N = shown_N[(shown_N != 4) & (shown_N != targets.labels_N)]
+    counts = np.histogram(replaced_N, bins=10, range=(5, 1000))[0]
+    assert np.abs(counts - len(replaced_N) / 10).max() < 150
+
+
 @pytest.mark.parametrize("at_least", [1, 4])
 def test_a_segment_with_too_few_targets_takes_the_words_with_its_smallest_draws(at_least: int) -> None:
     tokens_BS, segments_BS = _rows(16)

@@ -90,7 +90,8 @@ def test_the_holdout_takes_its_share_by_hash_and_shares_no_text(prepare, write_j
 
 
 def test_limits_count_held_out_documents_too(prepare, write_jsonl):
-    result = prepare(write_jsonl("a.jsonl", list(sample_documents(90, seed=2))), holdout=0.5, limit_documents=40)
+    sources = [write_jsonl(f"{number}.jsonl", list(sample_documents(15, seed=number))) for number in range(4)]
+    result = prepare(*sources, holdout=0.5, limit_documents=40)
 
     assert result.manifest.documents + result.holdout.documents == 40
     assert result.holdout.documents > 5

@@ -67,3 +67,9 @@ def test_the_papers_ndcg_by_hand(ranking, score):
 
 def test_the_papers_ndcg_is_a_mean_over_judged_queries():
     assert paper_ndcg({"1": {"a": 1}, "2": {"a": 1}}, {"1": ["a"], "2": ["b"]}) == 0.5
+
+
+def test_a_query_without_a_ranking_scores_nothing():
+    grades, rankings = {"1": {"a": 1}, "2": {"a": 1}}, {"1": ["a"]}
+    assert paper_ndcg(grades, rankings) == 0.5
+    assert ranking_scores(grades, rankings) == {"ndcg@10": 0.5, "mrr@10": 0.5, "recall@100": 0.5}
