@@ -44,6 +44,11 @@ class Slurm:
         lines = [line for line in queue.read_text().splitlines(keepends=True) if not line.startswith(f"{number}|")]
         queue.write_text("".join(lines))
 
+    def begin(self, number: int) -> None:
+        """A machine takes a job."""
+        queue = self._folder / "queue"
+        queue.write_text(queue.read_text().replace(f"{number}|PENDING|", f"{number}|RUNNING|"))
+
     def end_all(self) -> None:
         """Empty the queue."""
         (self._folder / "queue").write_text("")

@@ -78,6 +78,10 @@ class SlurmJobs:
             )
         self.print_counts()
 
+    def is_running(self, name: str) -> bool:
+        """True of a job that has begun."""
+        return self._states.get(name, "").startswith("running")
+
     def print_counts(self) -> None:
         """Print how many jobs were submitted, and how many were in the queue."""
         num_before = len(self.live) - self.num_submitted
@@ -124,6 +128,7 @@ def _states(ids: Mapping[str, str]) -> dict[str, str]:
     found = dict[str, str]()
     for line in done.stdout.splitlines():
         number, state, reason, name = line.split("|", 3)
-        if ids.get(name) == number:
+        # Slurm removes a job soon that waits for one which has failed.
+        if ids.get(name) == number and reason != "DependencyNeverSatisfied":
             found[name] = state.lower() if reason in ("None", "") else f"{state.lower()} ({reason})"
     return found

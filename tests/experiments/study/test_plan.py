@@ -366,4 +366,17 @@ def test_a_queued_job_stays_a_piece_however_much_of_it_is_done(tmp_path):
     # Step 3 is made: from there on the cut at 5 would be too short.
     rest = [replace(pieces[1], needs=None), *pieces[2:]]
     assert (CLM, 5) not in {piece.key for piece in joined(rest, shortest=4)}
-    assert joined(rest, shortest=4, queued=[f"{CLM}@5"])[0].key == (CLM, 5)
+    assert joined(rest, shortest=4, queued={CLM: [5]})[0].key == (CLM, 5)
+
+
+def test_a_cut_in_front_of_a_queued_job_is_part_of_it(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    pieces = planned(write_study(tmp_path, SHARES)).pieces
+    found = {piece.key: piece for piece in joined(pieces, shortest=0, queued={CLM: [8], MLM: [4]})}
+    assert set(found) == {(CLM, 8), (MLM, 4), (MLM, 8), (THREE, 8), (FIVE, 8), (SHORT, 6)}
+    assert found[CLM, 8].first == 0
+    assert found[THREE, 8].needs == found[FIVE, 8].needs == (CLM, 8)
+    assert found[MLM, 8].needs == found[SHORT, 6].needs == (MLM, 4)
+    # A job whose end is no cut any more.
+    found = {piece.key: piece for piece in joined(pieces, shortest=0, queued={CLM: [4]})}
+    assert found[CLM, 5].needs == found[THREE, 8].needs == (CLM, 4)

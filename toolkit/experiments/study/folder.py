@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from toolkit.core.locks import locked_folder
+from toolkit.execution.slurm import SlurmJobs
 from toolkit.run.toml_files import read_toml
 
 
@@ -14,7 +15,6 @@ class StudyFolder:
         self.path = Path(path)
         self.runs, self.logs = self.path / "runs", self.path / "logs"
         self.declaration_file, self.summary_file = self.path / "study.toml", self.path / "study.json"
-        self.jobs_file = self.path / "jobs.json"
 
     @property
     def grid(self) -> Path:
@@ -25,6 +25,14 @@ class StudyFolder:
         declared = read_toml(self.declaration_file)
         given = Path(declared["grid"]["dir"])
         return below if given == Path(declared["study"]["dir"]) / "grid" else given
+
+    def jobs(self) -> SlurmJobs:
+        """Its jobs of Slurm, named `MODEL@STEP`."""
+        return SlurmJobs(self.path / "jobs.json")
+
+    def queued(self) -> set[str]:
+        """Models with jobs in the queue."""
+        return {job.rpartition("@")[0] for job in self.jobs().live}
 
     def log(self, name: str, until: int) -> Path:
         """Log of a piece."""

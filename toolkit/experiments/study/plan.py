@@ -145,6 +145,8 @@ class StudyPlan:
 
     def _source_of(self, leaf: Leaf) -> _Source | None:
         """The checkpoint that a run begins from; None: its first weights."""
+        if leaf.name in self.tree.queued:
+            return self._told(leaf)
         found = next(self._intact(leaf, first=max(leaf.fork, 1)), None)
         if found is not None or leaf.giver is None:
             return found
@@ -157,6 +159,14 @@ class StudyPlan:
             f"{counted(leaf.fork - first, 'step')} again"
         )
         return found
+
+    def _told(self, leaf: Leaf) -> _Source | None:
+        """The checkpoint that a run with a job in the queue was told to begin from."""
+        fork = read_resolved(self.folder(leaf.name).settings_file).settings.fork
+        if fork is None:
+            return None
+        path = Path(fork.source)
+        return _Source(path, fork.step, None if path.is_dir() else (path.parents[1].name, fork.step))
 
     def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
         """Checkpoints of other runs from a step on, up to where this one parts from them, that open; latest first."""

@@ -190,7 +190,7 @@ def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind, grid: G
 
 def _check_jobs(folder: StudyFolder) -> None:
     """Refuse to train beside jobs of Slurm that train the same models, or will."""
-    if live := SlurmJobs(folder.jobs_file).live:
+    if live := folder.jobs().live:
         raise SettingsError(
             f"Slurm has {counted(len(live), 'job')} of the study in {folder.path} in its queue, and only one may train "
             f"a model: {first_few([f'{name} ({number})' for name, number in live.items()])}. Wait for them, or end "
@@ -202,7 +202,7 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
     """A study and its tree; of `only` these models, and those that they begin from."""
     study = load_study(source)
     models = models_of(study)
-    tree = Tree(models)
+    tree = Tree(models, queued=StudyFolder(study.study.dir).queued())
     for step in study.study.keep:
         if not any(step in kept_steps(leaf, [step]) for leaf in tree.leaves.values()):
             longest = max(model.total_steps for model in models)

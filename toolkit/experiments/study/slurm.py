@@ -1,12 +1,14 @@
 """Pieces of a study as jobs of Slurm, each behind the one whose checkpoint it begins from.
 
-Slurm carries the graph. A piece looks for its checkpoint itself, and ends with code 2 where there is none.
+Slurm carries the graph. A piece looks for its checkpoint itself, and ends with code 2 where there is none. Two jobs
+never train one run: a cut that a job in the queue passes is part of that job, and a new job waits for all of its run.
 """
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from toolkit.core.console import console
 from toolkit.core.files import shipped_folder
 from toolkit.execution.slurm import SlurmJobs
 from toolkit.experiments.grid.declaration import Grid
@@ -20,11 +22,14 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
     """Submit all pieces that are not in the queue, and the study's grid behind the ends of all models; print where each
     job is. Where a model fails, Slurm removes the grid's job, as it does what waits for that model's checkpoints.
     """
-    machine, jobs = plan.study.machine, SlurmJobs(folder.jobs_file)
+    machine, jobs = plan.study.machine, folder.jobs()
     script = str(shipped_folder("launchers") / "slurm.sbatch")
     threads = [f"--export=ALL,OMP_NUM_THREADS={machine.threads}"] if machine.threads else []
-    for piece in joined(plan.pieces, shortest=plan.study.slurm.shortest_steps, queued=jobs.live):
-        needed = jobs.live.get(_text(piece.needs)) if piece.needs else None
+    queued = _ends(jobs.live)
+    pieces = joined(plan.pieces, shortest=plan.study.slurm.shortest_steps, queued=queued)
+    for piece in pieces:
+        before = [(piece.name, until) for until in queued.get(piece.name, ())]
+        behind = {jobs.live.get(_text(key)) for key in [*before, piece.needs] if key is not None}
         jobs.keep(
             _text(piece.key),
             [
@@ -33,34 +38,67 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
             ],
             log=folder.log(*piece.key),
             options=["--nodes", str(machine.nodes), *threads, *plan.study.job_options],
-            behind=[needed] if needed else [],
+            behind=sorted(number for number in behind if number is not None),
         )
     jobs.print_counts()
+    _tell_late_cuts(plan, jobs, queued)
     if grid is not None:
-        ends = {piece.name: jobs.live[_text(piece.key)] for piece in plan.pieces if _text(piece.key) in jobs.live}
+        ends = {piece.name: jobs.live[_text(piece.key)] for piece in pieces}
         if jobs.num_submitted:
             # A job of the grid that is in the queue waits for others than these.
             GridFolder(grid.grid.dir).jobs_file.unlink(missing_ok=True)
         submit_grid(grid, behind=ends.values())
 
 
-def joined(pieces: Sequence[RunPiece], *, shortest: int, queued: Container[str] = ()) -> list[RunPiece]:
-    """Pieces of at least so many steps: shorter ones are part of the one behind them, as a cut is a wait in the queue.
-    A job that is in the queue stays a piece, however much of it is done.
+def joined(
+    pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Sequence[int]] | None = None
+) -> list[RunPiece]:
+    """Pieces as jobs. `queued` are, by run, the ends of jobs in the queue, ascending: a cut in front of one is part of
+    it. Of others one of fewer than `shortest` steps is part of the one behind it, as a cut is a wait in the queue.
 
-    What waits for one of these waits for the other; it begins from the same checkpoint, which stays.
+    What waits for one of these waits for the whole job; it begins from the same checkpoint, which stays.
     """
     found, instead = list[RunPiece](), dict[PieceKey, PieceKey]()
     for name, chain in itertools.groupby(pieces, key=lambda piece: piece.name):
         links, joined_up = list(chain), list[RunPiece]()
-        for piece in links:
+        jobs = [_end(piece, queued or {}) for piece in links]
+        for piece, job, following in zip(links, jobs, [*jobs[1:], None], strict=True):
             joined_up.append(piece)
-            is_long = piece.until - joined_up[0].first >= shortest
-            if piece is links[-1] or is_long or _text(piece.key) in queued:
-                found.append(RunPiece(name, piece.until, joined_up[0].first, joined_up[0].needs))
-                instead |= {part.key: piece.key for part in joined_up}
+            is_whole = piece.until - joined_up[0].first >= shortest if job is None else job != following
+            if is_whole or piece is links[-1]:
+                whole = RunPiece(name, job or piece.until, joined_up[0].first, joined_up[0].needs)
+                found.append(whole)
+                instead |= {part.key: whole.key for part in joined_up}
                 joined_up = []
     return [replace(piece, needs=instead.get(piece.needs) if piece.needs else None) for piece in found]
+
+
+def _tell_late_cuts(plan: StudyPlan, jobs: SlurmJobs, queued: Mapping[str, Sequence[int]]) -> None:
+    """Print which running jobs do not know of a step that they are to keep, and how they learn of it."""
+    for piece in plan.pieces:
+        job = _text((piece.name, _end(piece, queued) or 0))
+        if not jobs.is_running(job) or job == _text(piece.key):
+            continue
+        newest = plan.folder(piece.name).newest_manifest()
+        if newest is None or piece.until not in newest.table("checkpoint").get("keep_at", ()):
+            number = jobs.live[job]
+            console().print(
+                f"{job}: it has begun without the order to keep step {piece.until:,}, which others now begin from. To "
+                f"let it save, and go on with that order: scancel --batch --signal=USR1 {number}"
+            )
+
+
+def _end(piece: RunPiece, queued: Mapping[str, Sequence[int]]) -> int | None:
+    """End of the job in the queue that trains a piece; None where there is none."""
+    return next((end for end in queued.get(piece.name, ()) if end >= piece.until), None)
+
+
+def _ends(live: Iterable[str]) -> dict[str, list[int]]:
+    """Ends of the pieces in the queue by run, ascending, from the names of their jobs."""
+    found = dict[str, list[int]]()
+    for name, _, until in (job.rpartition("@") for job in live):
+        found.setdefault(name, []).append(int(until))
+    return {name: sorted(ends) for name, ends in found.items()}
 
 
 def _text(key: PieceKey) -> str:

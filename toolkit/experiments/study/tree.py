@@ -40,9 +40,13 @@ class Leaf:
 
 
 class Tree:
-    """The models of a study, none twice, each with its place; givers come first in `leaves`."""
+    """The models of a study, none twice, each with its place; givers come first in `leaves`.
 
-    def __init__(self, models: Sequence[Model]) -> None:
+    `queued` are names of models with jobs in a queue, which are told already where they begin: they are placed first.
+    """
+
+    def __init__(self, models: Sequence[Model], *, queued: Collection[str] = ()) -> None:
+        self.queued = frozenset(queued)
         courses = {model.name: Course(model.run) for model in models}
         self._partings = {
             frozenset({one, other}): parting(courses[one], courses[other])
@@ -50,7 +54,7 @@ class Tree:
         }
         self._refuse_twins(models)
         order: dict[str, tuple[Model, str | None, int]] = {}
-        for model in sorted(models, key=lambda model: self._rank(model, models)):
+        for model in sorted(models, key=lambda model: (model.name not in self.queued, self._rank(model, models))):
             # The first placed of several: the others have forked from it, and do not train these steps.
             giver = max(order, key=lambda name: self.parting(name, model.name).step, default=None)
             fork = 0 if giver is None else self.parting(giver, model.name).step
