@@ -78,6 +78,15 @@ class NonFiniteError(ToolkitError):
 
     exit_code = 3
     is_agreed = True
+    step: int | None = None
+    """Of pretraining: the update that met it, or behind which an evaluation did."""
+
+    @classmethod
+    def at_step(cls, step: int, message: str) -> "NonFiniteError":
+        """The error of a step of pretraining."""
+        error = cls(f"step {step}: {message}")
+        error.step = step
+        return error
 
 
 class LossSpikeError(ToolkitError):

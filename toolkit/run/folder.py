@@ -37,6 +37,8 @@ class RunFolder:
         # Lines of steps that were made again.
         self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
         self.tensorboard = self.path / "tensorboard"
+        # That it diverged, and where.
+        self.diverged_file = self.path / "diverged.json"
         self.wandb_file = self.path / "wandb-run-id.txt"
         self.checkpoints = self.path / CHECKPOINTS_FOLDER
         # A copy of the corpus's, from which checkpoints get theirs.

@@ -64,9 +64,10 @@ class Evaluator:
         loss_sum, weight = self._engine.loss_sum(micro_batches())
         if not math.isfinite(loss_sum):
             where = f" on {corpus}" if corpus else ""
-            raise NonFiniteError(
-                f"step {step}: the validation loss of {name}{where} is not finite: the weights have diverged.\n"
-                "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak."
+            raise NonFiniteError.at_step(
+                step,
+                f"the validation loss of {name}{where} is not finite: the weights have diverged.\n"
+                "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak.",
             )
         return loss_sum, weight
 

@@ -24,6 +24,7 @@ from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
 from toolkit.run.declared import DeclaredRun
+from toolkit.run.divergence import divergence_kept
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.remote_checkpoints import copy_missing
@@ -139,7 +140,8 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
                 is_stop_requested=is_stop_requested,
                 lowest_loss=lowest,
             )
-        with torch_errors_explained(run):
+        kept = divergence_kept(folder if ranks.rank == 0 else None, run.data.corpora.hashes())
+        with torch_errors_explained(run), kept:
             state = train(assembled, state)
     finally:
         engine.close()

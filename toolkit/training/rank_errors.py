@@ -55,8 +55,9 @@ class RankErrors:
     def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
         """Raise, on every rank, what ended a step, or an error that was kept before it; collective."""
         self.raise_agreed()
-        raise NonFiniteError(
-            f"step {step}: {error.what} is not finite. Rows of the step: {self.name_rows(rows)}.\n"
+        raise NonFiniteError.at_step(
+            step,
+            f"{error.what} is not finite. Rows of the step: {self.name_rows(rows)}.\n"
             "Nothing of this step was saved; the last checkpoint is intact. Try a smaller lr.peak, a longer warm-up, "
-            'or precision="fp32".'
+            'or precision="fp32".',
         ) from error

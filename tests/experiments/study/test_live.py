@@ -113,7 +113,7 @@ def test_the_tree_stands_in_place_of_lines_about_what_went_well(tmp_path, monkey
     monkeypatch.setattr(live, "console", lambda: terminal)
     write_run(tmp_path, phase_steps=4)
     plan = planned(write_study(tmp_path, ["clm 8", "mlm 6"]))
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 1
+    assert not train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
     printed = capsys.readouterr().out
     assert f"{ALONE}: failed on the way to step 6: exit code 2" in printed
     assert "from step" not in printed

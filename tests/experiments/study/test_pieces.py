@@ -35,7 +35,7 @@ def test_nothing_begins_behind_a_stop(tmp_path, monkeypatch, capsys, is_lost):
     monkeypatch.setattr(pieces, "LocalExecutor", Stopped)
     write_run(tmp_path, phase_steps=4)
     plan = planned(write_study(tmp_path, ["clm 8", "mlm 8"]))
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 0
+    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
     assert started == [("run-clm-8", 8)]
     assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
 
@@ -60,7 +60,7 @@ def test_a_worker_that_is_free_gets_nothing_behind_a_stop(tmp_path, monkeypatch)
     write_run(tmp_path, phase_steps=4)
     plan = planned(write_study(tmp_path, ["clm 8", "mlm 8", "mlm 2 + clm 6"]))
     assert len(plan.pieces) > 2
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 0
+    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
     assert len(started) == 2
 
 
@@ -75,7 +75,7 @@ def test_what_waits_for_a_failed_piece_says_for_which(tmp_path, monkeypatch, cap
     monkeypatch.setattr(pieces, "LocalExecutor", Failing)
     write_run(tmp_path, phase_steps=4)
     plan = planned(write_study(tmp_path, ["clm 8", "clm 3 + mlm 5"]))
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL) == 1
+    assert not train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
     first, second = plan.pieces[0], plan.pieces[1]
     printed = capsys.readouterr().out.splitlines()
     assert f"{first.name}: failed on the way to step 3: exit code 2" in printed

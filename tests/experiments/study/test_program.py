@@ -144,7 +144,8 @@ def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
 
     left, reported = 1, []
     monkeypatch.setattr("toolkit.experiments.study.program.StudyPlan", Plan)
-    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor, grid: 0)
+    # It was stopped, or Slurm trains.
+    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor: True)
     write_run(tmp_path, phase_steps=4)
     source = write_study(tmp_path, ["clm 8", "mlm 8"])
     assert run_study(source, report=reported.append) == 0
@@ -155,7 +156,7 @@ def test_the_report_is_that_of_a_finished_study(tmp_path, monkeypatch):
 
 
 def test_what_is_on_disk_of_a_study_is_the_whole_of_it_where_some_models_are_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor, grid: 0)
+    monkeypatch.setattr("toolkit.experiments.study.program._train", lambda plan, folder, executor: True)
     write_run(tmp_path, phase_steps=4)
     run_study(write_study(tmp_path, ["clm 8", "mlm 8"]), only=["run-mlm40-8"])
     assert [path.name for path in (tmp_path / "study" / "runs").iterdir()] == ["run-mlm40-8"]

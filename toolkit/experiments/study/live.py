@@ -41,7 +41,7 @@ class StudyState:
     """The pieces of a study that train, have ended and have failed, and the steps of each model, with its giver's."""
 
     def __init__(self, plan: StudyPlan, folder: StudyFolder) -> None:
-        self.tree, self.begun, self.running = plan.tree, set[PieceKey](), set[PieceKey]()
+        self.tree, self.running = plan.tree, set[PieceKey]()
         self.steps = {name: leaf.model.total_steps for name, leaf in plan.tree.leaves.items()}
         self.steps |= {piece.name: piece.first for piece in reversed(plan.pieces)}
         self._pieces, self._folder, self._speed = plan.pieces, folder, Speed(plan.tree)
@@ -49,7 +49,6 @@ class StudyState:
 
     def begin(self, key: PieceKey) -> None:
         """A worker has begun a piece."""
-        self.begun.add(key)
         self.running.add(key)
 
     def end(self, event: Event) -> None:

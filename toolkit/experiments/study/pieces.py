@@ -26,15 +26,11 @@ from toolkit.experiments.study.worker import PieceTask
 RUNNER = "toolkit.experiments.study.worker:PieceRunner"
 """Name of what trains pieces, as `LocalExecutor` takes it."""
 
-_FAILED, _NON_FINITE = 1, 3
-# How a worker's message on such a run begins.
-_MET_NON_FINITE = f"exit code {_NON_FINITE};"
 
+def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> bool:
+    """Train all pieces; True where it was stopped before they had ended.
 
-def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> int:
-    """Train all pieces, and return the exit code: 1 where one failed, 3 where all that failed met a non-finite loss.
-
-    A stop (`stop_signals`) is passed on to what trains on this machine, which saves; it ends with 0, too.
+    A stop (`stop_signals`) is passed on to what trains on this machine, which saves.
     """
     if (nodes := plan.study.machine.nodes) > 1:
         raise SettingsError(
@@ -48,13 +44,10 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
         for number in stop_signals():
             signal.signal(number, lambda *_: reporter.stop())
         try:
-            failed = run_work(items, workers, share=reporter, observer=reporter)
+            run_work(items, workers, share=reporter, observer=reporter)
         except _StoppedError:
-            return 0
-    if not failed:
-        return 0
-    met_non_finite = {message.startswith(_MET_NON_FINITE) for key, message in failed.items() if key in state.begun}
-    return _NON_FINITE if met_non_finite == {True} else _FAILED
+            return True
+    return False
 
 
 def _executor(kind: ExecutorKind, machine: MachineSettings, *, most: int, logs: Path) -> LocalExecutor | RayExecutor:

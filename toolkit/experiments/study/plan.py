@@ -17,6 +17,7 @@ from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.corpora import OpenedCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
+from toolkit.run.divergence import divergence_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_corpora, check_same_run, saved_settings
 from toolkit.run.load import declare_settings, read_resolved
@@ -70,11 +71,23 @@ class StudyPlan:
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
+        own = {
+            name: found
+            for name, leaf in tree.leaves.items()
+            if (found := divergence_of(leaf.model.run, self._corpora[name])) is not None
+        }
+        self.diverged = {
+            name: found
+            for name in tree.leaves
+            for other, found in own.items()
+            if self.done(name) < found.step <= tree.shared_steps(name, other)
+        }
+        """Models that are known to diverge, as they or others have made the same steps: that is their outcome."""
         # Givers come first, so what a model waits for is known when it is its turn.
         self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
         for name, leaf in tree.leaves.items():
             done = self.done(name)
-            source = self._sources[name] = None if done else self._source_of(leaf)
+            source = self._sources[name] = None if done or not self.last(leaf.name) else self._source_of(leaf)
             self._first[name] = done or (source.step if source else 0)
         self.pieces = tuple(piece for leaf in tree.leaves.values() for piece in self._pieces_of(leaf))
         self._tell_missed_steps()
@@ -97,6 +110,13 @@ class StudyPlan:
         """The checkpoint of another run that is a run's last one; None where there is none, or it has its own."""
         source = self._sources[name]
         return source.path if source and source.step == self.tree.leaves[name].model.total_steps else None
+
+    def last(self, name: str) -> int:
+        """Updates that a run can have: all, or those in front of its divergence that others begin from."""
+        leaf = self.tree.leaves[name]
+        if (found := self.diverged.get(name)) is None:
+            return leaf.model.total_steps
+        return max((step for step in leaf.cuts if step < found.step), default=0)
 
     def run_file(self, name: str) -> RunSettings:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
@@ -135,10 +155,10 @@ class StudyPlan:
 
     def _pieces_of(self, leaf: Leaf) -> Iterator[RunPiece]:
         """What is left of a run, cut where others wait for it."""
-        first, source, total = self._first[leaf.name], self._sources[leaf.name], leaf.model.total_steps
+        first, source, last = self._first[leaf.name], self._sources[leaf.name], self.last(leaf.name)
         needs = source.needs if source else None
-        waited = self._waited(leaf.name)
-        ends = sorted({*waited, total} if first < total else waited)
+        waited = {step for step in self._waited(leaf.name) if step <= last}
+        ends = sorted({*waited, last} if first < last == leaf.model.total_steps else waited)
         for until in ends:
             yield RunPiece(leaf.name, until, first, needs)
             first, needs = until, (leaf.name, until)

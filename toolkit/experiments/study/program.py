@@ -1,7 +1,7 @@
 """`toolkit study`: a family of runs from one file, every common prefix trained once; run again, what is missing."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
@@ -23,6 +23,7 @@ from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.divergence import read_divergence
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
 from toolkit.run.metrics import read_lines
@@ -49,6 +50,8 @@ def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = N
             f"trained: {trained:,} of {counted(len(tree.leaves), 'model')}; left: {counted(plan.num_steps, 'step')} in "
             f"{counted(len(plan.pieces), 'piece')}"
         )
+        for line in _divergences(plan):
+            screen.print(line)
     for note in plan.notes:
         screen.print(note)
 
@@ -77,15 +80,15 @@ def run_study(
     report: Callable[[Path], object] = lambda folder: None,
 ) -> int:
     """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 where a model or
-    a cell failed, 3 where all models that failed met a non-finite loss; 0 also where it was asked to stop, and where
-    Slurm has the jobs.
+    a cell failed, though the others are done then; 0 also where models diverged, which is their outcome, where it was
+    asked to stop, and where Slurm has the jobs.
 
-    `report` gets the folder of a study that is finished.
+    `report` gets the folder of a study of which nothing is left but what failed.
     """
     kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
-    grid, folder, screen = grid_of(study, tree), StudyFolder(study.study.dir), console()
-    if grid is not None:
+    folder, screen, code = StudyFolder(study.study.dir), console(), 0
+    if (grid := grid_of(study, tree)) is not None:
         from toolkit.experiments.grid.inputs import HubAccess
         from toolkit.experiments.grid.plan import GridPlan
 
@@ -101,22 +104,26 @@ def run_study(
         if plan.pieces:
             screen.print(f"{counted(len(plan.pieces), 'piece')} to train in {folder.path}")
             folder.logs.mkdir(exist_ok=True)
-            code = _train(plan, folder, kind, grid)
-            if code or StudyPlan(study, tree).pieces:
-                # 0 where it was asked to stop, or Slurm trains them.
-                return code
-    screen.print(f"all of {counted(len(tree.leaves), 'model')} trained in {folder.path}")
+            is_left = _train(plan, folder, kind)
+            plan = StudyPlan(study, tree)
+            if is_left and plan.pieces:
+                return 0
+            code = 1 if plan.pieces else 0
+        _keep_divergences(plan)
+    for line in _outcome(plan, folder):
+        screen.print(line)
+    grid = grid_of(study, tree, made={name: plan.done(name) for name in tree.leaves})
     if grid is None:
         report(folder.path)
-        return 0
+        return code
     from toolkit.experiments.grid.folder import GridFolder
     from toolkit.experiments.grid.program import run_grid
 
-    code = run_grid(grid, executor=kind)
+    grid_code = run_grid(grid, executor=kind)
     # Jobs of Slurm have not begun, or are at it.
-    if code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
+    if grid_code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
         report(folder.path)
-    return code
+    return code or grid_code
 
 
 def tidy_study(source: str) -> None:
@@ -157,13 +164,44 @@ def _write(plan: StudyPlan, folder: StudyFolder, whole: Tree) -> None:
 
 def _write_run(plan: StudyPlan, name: str) -> None:
     run, total = plan.folder(name), plan.tree.leaves[name].model.total_steps
-    if plan.done(name) == total and run.settings_file.is_file():
+    if plan.done(name) >= plan.last(name) and run.settings_file.is_file():
         # It says how it was trained.
         return
     run.path.mkdir(parents=True, exist_ok=True)
+    if name not in plan.diverged:
+        # With other settings than these.
+        run.diverged_file.unlink(missing_ok=True)
     atomic_write(run.settings_file, to_toml(plan.run_file(name)))
     if (last := plan.whole(name)) is not None:
         _take_over(last, run, total)
+
+
+def _keep_divergences(plan: StudyPlan) -> None:
+    """Write down, in the folders of models that would make the same steps as one that diverged, that they do, too."""
+    for name, found in plan.diverged.items():
+        if read_divergence(plan.folder(name)) is None:
+            plan.folder(name).path.mkdir(parents=True, exist_ok=True)
+            found.write(plan.folder(name))
+
+
+def _outcome(plan: StudyPlan, folder: StudyFolder) -> Iterator[str]:
+    """Lines on how many models are trained, which diverged, and which are left."""
+    names = [*plan.tree.leaves]
+    left = [name for name in names if name not in plan.diverged and plan.done(name) < plan.last(name)]
+    num_trained = len(names) - len(plan.diverged) - len(left)
+    whole = "all" if num_trained == len(names) else f"{num_trained:,}"
+    yield f"{whole} of {counted(len(names), 'model')} trained in {folder.path}"
+    yield from _divergences(plan)
+    if left:
+        yield f"not trained: {first_few(left)}"
+
+
+def _divergences(plan: StudyPlan) -> Iterator[str]:
+    for name, found in plan.diverged.items():
+        yield (
+            f"{name}: diverged at step {found.step:,}, which stays its outcome while its settings are equal; to train "
+            f"it again, remove {plan.folder(name).diverged_file}"
+        )
 
 
 def _take_over(last: Path, run: RunFolder, step: int) -> None:
@@ -177,12 +215,14 @@ def _take_over(last: Path, run: RunFolder, step: int) -> None:
     atomic_write(run.checkpoints / LATEST_NAME, f"{place.name}\n")
 
 
-def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind, grid: Grid | None) -> int:
+def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind) -> bool:
+    """Train the pieces of a plan; True where some are left to Slurm, or to the same command after a stop."""
     if executor is ExecutorKind.SLURM:
         from toolkit.experiments.study.slurm import submit_study
 
-        submit_study(plan, folder, grid)
-        return 0
+        made = {name: 0 if name in plan.diverged else leaf.model.total_steps for name, leaf in plan.tree.leaves.items()}
+        submit_study(plan, folder, grid_of(plan.study, plan.tree, made=made))
+        return True
     from toolkit.experiments.study.pieces import train_pieces
 
     return train_pieces(plan, folder, executor=executor)
@@ -226,23 +266,30 @@ def _named(models: Sequence[Model], name: str) -> Model:
     return found[name]
 
 
-def grid_of(study: Study, tree: Tree) -> Grid | None:
-    """The grid of a study; None where it has no task."""
-    if not study.task:
+def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) -> Grid | None:
+    """The grid of a study, of what models have after so many updates (None: all); None where there is nothing to do."""
+    entries = [
+        entry
+        for name, leaf in tree.leaves.items()
+        for entry in _entries(study, leaf, made=leaf.model.total_steps if made is None else made[name])
+    ]
+    if not study.task or not entries:
         return None
-    entries = [entry for leaf in tree.leaves.values() for entry in _entries(study, leaf)]
     # A whole node, as `launchers/slurm.sbatch` takes for a model.
     slurm = SlurmSettings(options=("--exclusive", "--mem=0", *study.job_options))
     return make_grid(study.grid, entries, study.task, slurm=slurm)
 
 
-def _entries(study: Study, leaf: Leaf) -> list[ModelEntry]:
-    """A model at its end, and at steps of `study.keep` that it trains itself: `NAME@STEP`."""
+def _entries(study: Study, leaf: Leaf, *, made: int) -> list[ModelEntry]:
+    """A model at its end, and at steps of `study.keep` that it trains itself (`NAME@STEP`), as far as it is trained."""
     labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
     folder = leaf.model.run.folder
     # Its folder would mean an earlier checkpoint where the last is damaged.
     last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
     named = {*study.study.keep}.difference(missed_steps(leaf, study.study.keep))
     own = kept_steps(leaf, named)
-    steps = tuple(step for step in own if step in named and step < leaf.model.total_steps)
-    return [last, *([last.model_copy(update={"path": str(folder.path), "steps": steps})] if steps else [])]
+    total = leaf.model.total_steps
+    total = leaf.model.total_steps
+    steps = tuple(step for step in own if step in named and step < total and step <= made)
+    earlier = last.model_copy(update={"path": str(folder.path), "steps": steps})
+    return [*([last] if made >= total else []), *([earlier] if steps else [])]

@@ -26,7 +26,9 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
     script = str(shipped_folder("launchers") / "slurm.sbatch")
     threads = [f"--export=ALL,OMP_NUM_THREADS={machine.threads}"] if machine.threads else []
     queued = _ends(jobs.live)
-    pieces = joined(plan.pieces, shortest=plan.study.slurm.shortest_steps, queued=queued)
+    # A job may have ended since the plan was made.
+    left = [piece for piece in plan.pieces if plan.done(piece.name) < piece.until]
+    pieces = joined(left, shortest=plan.study.slurm.shortest_steps, queued=queued)
     for piece in pieces:
         before = [(piece.name, until) for until in queued.get(piece.name, ())]
         behind = {jobs.live.get(_text(key)) for key in [*before, piece.needs] if key is not None}

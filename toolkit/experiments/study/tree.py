@@ -79,6 +79,10 @@ class Tree:
         """The first step at which two models differ, and why."""
         return self._partings[frozenset({one, other})]
 
+    def shared_steps(self, one: str, other: str) -> int:
+        """Updates that two models make alike; of one model all."""
+        return self.leaves[one].model.total_steps if one == other else self.parting(one, other).step
+
     def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
         """Leaves from the roots on, by the step at which they begin, each with the lines that lead to it."""
         children = sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)

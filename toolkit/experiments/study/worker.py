@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from toolkit.core.errors import ToolkitError
+from toolkit.core.errors import NonFiniteError, ToolkitError
 from toolkit.core.signals import stop_signals
 from toolkit.execution.work import Work
+from toolkit.run.divergence import read_divergence
 from toolkit.run.folder import RunFolder
 
 # A worker that is killed cannot stop what it has started.
@@ -50,6 +51,8 @@ class PieceRunner:
             self._training = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
             code = self._training.wait()
             self._training = None
+        if code == NonFiniteError.exit_code and (found := read_divergence(task.run)) is not None:
+            raise ToolkitError(f"it diverged at step {found.step:,}, which is its outcome; see {task.log}")
         if code:
             with task.log.open("rb") as log:
                 log.seek(begin)

@@ -122,7 +122,9 @@ def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str,
             None if level is None or model.name not in rows else mean_score(level, rows[model.name], tasks)
             for tasks in families.values()
         ]
-        cells.append((model.name, begins, model.total_steps, model.own_steps, model.tokens / 1e9, model.hours, *scores))
+        cells.append(
+            (model.shown, begins, model.total_steps, model.own_steps, model.tokens / 1e9, model.hours, *scores)
+        )
     total, own = (sum(steps) for steps in zip(*((each.total_steps, each.own_steps) for each in models), strict=True))
     return Table(
         name,

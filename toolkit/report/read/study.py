@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from toolkit.core.errors import UserError
 from toolkit.core.settings import explain
 from toolkit.experiments.study.folder import StudyFolder
+from toolkit.run.divergence import read_divergence
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 
@@ -41,6 +42,13 @@ class StudyModel(BaseModel):
     """Steps whose checkpoints stay."""
     hours: float | None = None
     """Of the own steps that its run has made; None where it does not tell."""
+    diverged: int | None = None
+    """The step at which it did."""
+
+    @property
+    def shown(self) -> str:
+        """Its name, and that it diverged."""
+        return self.name if self.diverged is None else f"{self.name} (diverged at step {self.diverged:,})"
 
 
 def is_study(folder: Path) -> bool:
@@ -54,7 +62,7 @@ def read_study(folder: Path) -> tuple[StudyModel, ...]:
     try:
         given = json.loads(study.summary_file.read_text(encoding="utf-8"))["models"]
         models = [StudyModel.model_validate(each) for each in given]
-        return tuple(model.model_copy(update={"hours": _hours(study, model)}) for model in models)
+        return tuple(model.model_copy(update=_found(study, model)) for model in models)
     except (OSError, ValueError, LookupError, TypeError) as error:
         found = explain(error, StudyModel) if isinstance(error, ValidationError) else f"{error!r}."
         raise UserError(
@@ -63,8 +71,14 @@ def read_study(folder: Path) -> tuple[StudyModel, ...]:
         ) from error
 
 
-def _hours(study: StudyFolder, model: StudyModel) -> float | None:
+def _found(study: StudyFolder, model: StudyModel) -> dict[str, float | int | None]:
+    """What the model's run tells."""
     run = RunFolder(study.runs / model.name)
+    divergence = read_divergence(run)
+    return {"hours": _hours(run, model), "diverged": None if divergence is None else divergence.step}
+
+
+def _hours(run: RunFolder, model: StudyModel) -> float | None:
     lines = [line for line in read_lines(run) if "loss" in line and line.get("tokens_per_second")]
     if len(lines) < 2:
         return None

@@ -1,0 +1,78 @@
+"""Divergence of a run, kept in its folder: a run is a function of its settings, and would diverge again."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toolkit.core.errors import NonFiniteError
+from toolkit.core.files import atomic_write
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import read_resolved
+from toolkit.run.parting import Course, parting
+from toolkit.run.settings import RunSettings
+
+
+class Divergence(BaseModel):
+    """Where the run of run.toml met a loss or a gradient that is not finite."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: int
+    """The update, or that behind which an evaluation met it."""
+    message: str
+    corpora: dict[str, str]
+    """`RunCorpora.hashes`."""
+
+    def write(self, folder: RunFolder) -> None:
+        """Keep it in the folder of a run."""
+        atomic_write(folder.diverged_file, json.dumps(self.model_dump(), indent=2) + "\n")
+
+
+def read_divergence(folder: RunFolder) -> Divergence | None:
+    """Divergence of a run; None where it met none, or has passed it since."""
+    try:
+        found = Divergence.model_validate_json(folder.diverged_file.read_bytes())
+    except (OSError, ValidationError):
+        return None
+    return found if folder.newest_step() < found.step else None
+
+
+def _with_choices(run: DeclaredRun, begun: RunSettings) -> DeclaredRun:
+    """A run with what its start has chosen where its settings leave it open."""
+    settings, model = run.settings, run.settings.model
+    if model.vocab_size is None:
+        model = model.model_copy(update={"vocab_size": begun.model.vocab_size})
+    init, chosen = settings.init, begun.init
+    if init is not None and chosen is not None and Path(chosen.source).is_relative_to(init.source):
+        init = chosen
+    update = {"model": model, "init": init, "precision": settings.precision or begun.precision}
+    return replace(run, settings=settings.model_copy(update=update))
+
+
+def divergence_of(run: DeclaredRun, corpora: Mapping[str, str] | None) -> Divergence | None:
+    """What the run in a folder has met, if `run`, which is to train there, would make the same steps up to there.
+
+    `corpora` are its `RunCorpora.hashes`; without them, corpora are the same where their paths are.
+    """
+    if (found := read_divergence(run.folder)) is None:
+        return None
+    there = read_resolved(run.folder.settings_file)
+    here = Course(_with_choices(run, there.settings), corpora)
+    common = parting(Course(there, None if corpora is None else found.corpora), here)
+    return found if common.step >= found.step else None
+
+
+@contextmanager
+def divergence_kept(folder: RunFolder | None, corpora: Mapping[str, str]) -> Iterator[None]:
+    """Keep a divergence of the body, which all ranks raise, in a folder; None on all ranks but one."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if folder is not None and error.step is not None:
+            Divergence(step=error.step, message=str(error), corpora=dict(corpora)).write(folder)
+        raise
