@@ -13,6 +13,7 @@ from gpu_forms import plain_forms
 from gpu_scale import MICRO_BATCHES, Job, RunVariant, Scale
 from gpu_timing import Row, Rows, attempt
 from gpu_trace import StepProfiler
+from toolkit.training.set_up import build_engine
 
 from toolkit.run import RunFolder
 from toolkit.run.division import divide_run
@@ -21,7 +22,6 @@ from toolkit.run.metrics import read_lines
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training.assembly import assemble
-from toolkit.training.building import build_engine
 from toolkit.training.hooks import Hook
 from toolkit.training.loop import train
 from toolkit.training.pretrain import join

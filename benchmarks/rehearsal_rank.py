@@ -280,7 +280,7 @@ def main() -> None:
         from toolkit.checkpoint import read
         from toolkit.engine import saving
         from toolkit.run.folder import RunFolder
-        from toolkit.training import starting, steps_ahead
+        from toolkit.training import set_up, steps_ahead
 
         pretrain = importlib.import_module("toolkit.training.pretrain")
     with meter.at("join"):
@@ -288,11 +288,11 @@ def main() -> None:
     without_compute(meter)
     pretrain.peers_watched = lambda *_, **__: nullcontext()
     for function in (
-        *("join", "check_shared_folder", "read_resolved", "join_ranks", "own_checkpoint", "read_run", "find_beginning"),
+        *("join", "check_shared_folder", "read_resolved", "join_ranks", "read_continuation", "read_run"),
         *("check_same_inputs", "build_engine", "assemble", "train"),
     ):
         meter.measured(pretrain, function)
-    meter.measured(starting, "load_checkpoint")
+    meter.measured(set_up, "load_checkpoint")
     meter.measured(steps_ahead, "_agree", "step ahead")
     meter.measured(saving, "collect", "save: collect")
     meter.measured(saving.AsyncCheckpoint, "__init__", "save: begin")

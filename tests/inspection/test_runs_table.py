@@ -27,7 +27,7 @@ def make(tmp_path):
     def write(name, *overrides, line=None, saved=None):
         folder = RunFolder(tmp_path / "runs" / name)
         folder.path.mkdir(parents=True)
-        folder.write_resolved(to_toml(load_run(run_file, [f"run.dir={folder.path}", *overrides])), {})
+        folder.write(folder.settings_file, to_toml(load_run(run_file, [f"run.dir={folder.path}", *overrides])))
         if line is not None:
             metrics = MetricsFile(folder, resumed_step=None)
             metrics.append({"step": 0, "phase": 0, "tokens": 0, "eval_loss": {"clm": 5.0}})

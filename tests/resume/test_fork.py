@@ -150,7 +150,7 @@ def test_what_is_left_unset_is_as_the_trunk_has_it(trunk: Path) -> None:
     (trunk.parent / "unset.toml").write_text(text)
     run = _fork(trunk.parent / "unset.toml")
     assert (run.settings.precision, run.settings.model.vocab_size) == ("fp32", 97)
-    assert run.start.describe(run.settings).startswith("forks from ")
+    assert run.continuation.describe(run.settings).startswith("forks from ")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_run_that_parted_earlier_is_refused(trunk: Path, overrides: tuple[str,
 
 
 def test_another_mask_ratio_behind_the_fork_is_no_other_run(trunk: Path) -> None:
-    assert _fork(trunk, "objectives.mlm.mask_ratio=0.3").start.initial.step == 4
+    assert _fork(trunk, "objectives.mlm.mask_ratio=0.3").continuation.step == 4
 
 
 def test_a_corpus_is_known_by_its_hash(trunk: Path) -> None:

@@ -30,10 +30,10 @@ def _no_file_larger_than(num_bytes):
 def test_a_full_disk_leaves_the_run_file_that_was_there(tmp_path):
     settings, folder = load_run(str(write_run(tmp_path))), RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.write_resolved(to_toml(settings), {"a": 1})
+    folder.write(folder.settings_file, to_toml(settings))
     before = folder.settings_file.read_bytes()
     with _no_file_larger_than(300), pytest.raises(SettingsError, match=r"could not write .*File too large"):
-        folder.write_resolved(to_toml(settings), {"a": 1})
+        folder.write(folder.settings_file, to_toml(settings))
     assert folder.settings_file.read_bytes() == before
     assert load_run(str(folder.settings_file)) == settings
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []

@@ -16,6 +16,7 @@ from toolkit.engine import gpus
 from toolkit.engine import precision as precision_choice
 from toolkit.objectives import registry
 from toolkit.run import RunFolder, load_run, resolve
+from toolkit.run.continuation import read_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import open_run_data, read_rows
 from toolkit.run.load import declare_run, read_resolved, to_toml
@@ -162,13 +163,13 @@ def test_ranks_read_what_was_resolved(tmp_path):
     run = resolve_run(declared, ds_config="zero1", num_ranks=2)
     with run.folder.locked():
         run.write()
-    again = read_run(read_resolved(run.folder.settings_file), num_ranks=2)
+    again = read_run(read_resolved(run.folder.settings_file), read_continuation(run.folder), num_ranks=2)
     assert again.settings == run.settings
     assert again.division.batch == run.division.batch
     assert again.division.ds_config == run.division.ds_config
     assert again.division.is_compiled
     with pytest.raises(SettingsError, match=r"micro-batch(es)? a step on each rank, but 1 rank of this run need"):
-        read_run(run, num_ranks=1)
+        read_run(run, run.continuation, num_ranks=1)
 
 
 @pytest.mark.parametrize("gpu_bytes", [None, 10**12])
@@ -189,7 +190,10 @@ def test_a_run_has_one_plan_of_steps_and_is_divided_once(tmp_path, monkeypatch, 
     assert (run.settings.model.vocab_size, run.settings.precision) == (128, "bf16")
     with run.folder.locked():
         run.write()
-    assert read_run(read_resolved(run.folder.settings_file), num_ranks=2).settings == run.settings
+    assert (
+        read_run(read_resolved(run.folder.settings_file), read_continuation(run.folder), num_ranks=2).settings
+        == run.settings
+    )
     assert len(made) == 2
 
 

@@ -35,7 +35,7 @@ def make(tmp_path: Path) -> Make:
         folder = RunFolder(tmp_path / name)
         folder.path.mkdir()
         given = [f"run.dir={folder.path}", f"schedule={schedule}", "model.vocab_size=97", *overrides]
-        folder.write_resolved(to_toml(load_run(run_file, given)), {})
+        folder.write(folder.settings_file, to_toml(load_run(run_file, given)))
         lines = []
         for step in steps:
             found: dict[str, Any] = {key: loss(step) for key, loss in losses.items()}

@@ -138,8 +138,7 @@ def test_a_run_whose_folder_is_empty_resumes_from_its_copy(tmp_path: Path, capfd
     # Older checkpoints here come first, and that is told.
     shutil.rmtree(tmp_path / "run/checkpoints/step-00000004")
     run = resolve_run(declare_run(str(run_file), case.overrides), ds_config="zero0", num_ranks=1)
-    assert run.start.own is not None
-    assert run.start.own.step == 3
+    assert (run.continuation.is_own, run.continuation.step) == (True, 3)
     assert f"step 3 of the run folder comes before {copies}/step-00000004" in run.division.choices[0]
 
 

@@ -22,11 +22,11 @@ from toolkit.model.growth import Growth
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
+from toolkit.run.continuation import Continuation
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
-from toolkit.run.start import Start
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
 from toolkit.workflows.train import show_run
@@ -115,12 +115,13 @@ def test_the_run_file_names_the_checkpoint_of_a_run_that_goes_on(first: Path, tm
     again = resolve_run(declare_run(str(run.folder.settings_file)), ds_config="zero1", num_ranks=1)
     assert again.settings.init is not None
     assert again.settings.init.source == str(_checkpoint(parent, 3))
-    assert again.start.initial is not None
-    assert again.start.initial.step == 3
-    own = Start(again.start.initial.model_copy(update={"settings": snapshot(again.settings)}))
+    found = again.continuation
+    assert (found.place, found.step) == (str(_checkpoint(parent, 3)), 0)
+    assert found.manifest is not None
+    own = found.manifest.model_copy(update={"settings": snapshot(again.settings)})
     for given in overrides, [f"init.from={_checkpoint(parent, 3)}"]:
-        kept = own.keep_choices(declare_run(str(run.folder.settings_file), given))
-        check_same_run(own.own.settings, kept.settings)
+        kept = Continuation(own).keep_choices(declare_run(str(run.folder.settings_file), given))
+        check_same_run(own.settings, kept.settings)
 
 
 def _resolve(folder: Path, *overrides: str) -> None:

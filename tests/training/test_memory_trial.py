@@ -14,6 +14,7 @@ from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import UserError
 from toolkit.model.encoder import Encoder
 from toolkit.run import RunFolder
+from toolkit.run.continuation import Continuation
 from toolkit.run.resolve import ResolvedRun
 from toolkit.testing.distributed import run_distributed
 from toolkit.training import memory_trial
@@ -89,7 +90,8 @@ def test_a_run_trains_on_with_the_next_smaller_micro_batches(tmp_path, world_siz
         whose = "" if world_size == 1 else "on rank 1, "
         expected = rf"out of memory with {share} rows a micro-batch, for which \d\.\d GB were expected \(weights .*"
         assert re.match(rf"{expected}\): {whose}{re.escape(_SAYS)} Trying", lines[0])
-        config = RunFolder(tmp_path / f"zero{stage}-{share}" / "run").read_ds_config()
+        folder = RunFolder(tmp_path / f"zero{stage}-{share}" / "run")
+        config = folder.read_json(folder.ds_config_file)
         sizes = config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]
         assert sizes == (2, share // 2)
     assert not any(_short_of(told) for results in found for _, _, told in results[1:]), "told by rank 0 alone"
@@ -121,7 +123,9 @@ def test_graphs_of_micro_batches_that_do_not_fit_are_forgotten(monkeypatch):
     settings = mock.MagicMock()
     settings.parallel.tp = settings.parallel.pp = 1
     large, small = (mock.MagicMock(is_compiled=True) for _ in range(2))
-    run = ResolvedRun(settings=settings, plan=mock.MagicMock(), data=mock.MagicMock(), division=large)
+    run = ResolvedRun(
+        settings=settings, plan=mock.MagicMock(), data=mock.MagicMock(), division=large, continuation=Continuation()
+    )
     fits = iter(["out of memory", None])
     monkeypatch.setattr(memory_trial, "is_limited", lambda device: True)
     monkeypatch.setattr(memory_trial, "agree", lambda ranks, found: found)

@@ -24,7 +24,7 @@ from toolkit.model.kernels.trial import try_kernel
 from toolkit.model.layers import apply_rope, separate_products
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
-from toolkit.training import building
+from toolkit.training import set_up
 from toolkit.training.memory_trial import torch_errors_explained
 
 _OVERRIDES = ("schedule.0.steps=2", "schedule.1.steps=2", "lr.warmup_steps=1", "lr.decay_steps=1")
@@ -44,7 +44,7 @@ class NoCompiler(RunCase):
         with (
             mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=self.cache),
             mock.patch.object(config.cpp, "cxx", (None, "/nonexistent")),
-            contextlib.nullcontext() if is_last else mock.patch.object(building, "reason_against_compiling", _works),
+            contextlib.nullcontext() if is_last else mock.patch.object(set_up, "reason_against_compiling", _works),
             contextlib.redirect_stdout(told),
         ):
             return *RunCase.__call__(self), told.getvalue().splitlines()
@@ -157,7 +157,7 @@ class WrongKernel(RunCase):
             mock.patch.multiple(choice, capability=lambda _: (8, 0), try_kernel=try_here),
             mock.patch.multiple(choice, suits_flash=_is_so, flash_kernel=lambda: kernel),
             mock.patch.multiple(attention, suits_flash=_is_so, flash_kernel=lambda: kernel),
-            mock.patch.object(building, "Kernels", SimpleNamespace(choose=choose)),
+            mock.patch.object(set_up, "Kernels", SimpleNamespace(choose=choose)),
             contextlib.redirect_stdout(told),
         ):
             outcome, metrics = RunCase.__call__(self)

@@ -54,6 +54,8 @@ class LayoutEntry(_Entry):
     pp: int = 1
     micro_batch_rows: int | None = None
     """Which the run keeps on this layout where `train.micro_batch_rows` is unset. Written only by runs."""
+    stages: tuple[int, ...] = ()
+    """Blocks of each pipeline stage, which it keeps where `parallel.stages` is unset. Written only for a pipeline."""
 
 
 class ParentEntry(_Entry):
@@ -201,6 +203,8 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
             del content[key]
     if manifest.layout.micro_batch_rows is None:
         del content["layout"]["micro_batch_rows"]
+    if not manifest.layout.stages:
+        del content["layout"]["stages"]
     content[_HASH_KEY] = hashlib.sha256(_canonical(content)).hexdigest()
     return _canonical(content)
 

@@ -22,12 +22,12 @@ from toolkit.core.text import counted, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.run.checks import CHECKS
+from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import flat, saved_settings, snapshot
 from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
-from toolkit.run.start import Start
 from toolkit.run.step_plan import FREE_IN_PHASES, changed_data
 from toolkit.run.toml_files import apply_override, read_toml
 
@@ -69,7 +69,7 @@ def make_branch(
     corpora = open_corpora(run)
     for check in CHECKS.data:
         check(run.settings, corpora)
-    Start(initial=manifest).check(run, corpora)
+    Continuation(manifest, str(checkpoint), "fork.from").check(run, corpora)
     file = RunFolder(output).settings_file
     try:
         output.mkdir(parents=True, exist_ok=True)

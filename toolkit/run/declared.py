@@ -1,8 +1,9 @@
 """A run as its file declares it, and what follows from that alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from toolkit.checkpoint.manifest import LayoutEntry
 from toolkit.parallel.division import stage_blocks
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
@@ -15,6 +16,10 @@ class DeclaredRun:
 
     settings: RunSettings
     plan: StepPlan
+    before: LayoutEntry | None = field(default=None, kw_only=True)
+    """Layout of the checkpoint that its steps so far have led to: what is unset stays as it was there, since sums in
+    another order round otherwise.
+    """
 
     @cached_property
     def folder(self) -> RunFolder:
@@ -24,7 +29,17 @@ class DeclaredRun:
     @property
     def stages(self) -> list[range]:
         """Numbers of the blocks of each pipeline stage; the vocabulary size is known."""
-        return stage_blocks(self.settings.model, self.settings.parallel, targets_per_position=self.mean_targets)
+        parallel = self.settings.parallel
+        if self.keeps_stages:
+            assert self.before is not None
+            parallel = parallel.model_copy(update={"stages": self.before.stages})
+        return stage_blocks(self.settings.model, parallel, targets_per_position=self.mean_targets)
+
+    @property
+    def keeps_stages(self) -> bool:
+        """True where the pipeline is cut as before."""
+        parallel, before = self.settings.parallel, self.before
+        return parallel.stages is None and before is not None and 1 < parallel.pp == len(before.stages)
 
     @property
     def mean_targets(self) -> float:

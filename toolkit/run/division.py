@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.manifest import LayoutEntry
 from toolkit.core.allocator import total_memory
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
@@ -100,7 +100,11 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
     settings, named = run.settings, None if ds_config == "auto" else ds_config
     rows = settings.train.micro_batch_rows
     batch = _batch_of(settings, rows, num_ranks)
-    if rows is not None or settings.model.vocab_size is None or not gpus.has_gpu():
+    if (kept := _as_before(run, named, num_ranks)) is not None:
+        is_told = kept.batch != batch or gpus.has_gpu()
+        division = kept
+        told = [f"train.micro_batch_rows {kept.batch.micro_batch_rows}: as before this start"] if is_told else []
+    elif rows is not None or settings.model.vocab_size is None or not gpus.has_gpu():
         division = _with_file(run, batch, named)
         is_small = rows is None and batch.is_small(LARGEST_DEFAULT_MICRO_BATCH)
         told = [describe_small([batch.global_batch_rows])] if is_small else []
@@ -114,7 +118,8 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
 
 def read_division(run: DeclaredRun, *, num_ranks: int) -> Division:
     """The division that the run's deepspeed.json was written for."""
-    file, config = run.folder.ds_config_file, run.folder.read_ds_config()
+    file = run.folder.ds_config_file
+    config = run.folder.read_json(file)
     batch = _batch_of(run.settings, config["train_micro_batch_size_per_gpu"], num_ranks)
     if batch.accumulation != config["gradient_accumulation_steps"]:
         written = counted(config["gradient_accumulation_steps"], "micro-batch", "micro-batches")
@@ -162,9 +167,12 @@ def describe_small(sizes: Sequence[int]) -> str:
 
 def describe_stages(run: DeclaredRun) -> str:
     """The cut that was chosen, and why."""
+    why = "as before this start"
+    if not run.keeps_stages:
+        worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
+        why = f"balanced by arithmetic; the head is worth {worth:.2g} blocks"
     sizes = ", ".join(str(len(blocks)) for blocks in run.stages)
-    worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
-    return f"parallel.stages [{sizes}]: balanced by arithmetic; the head is worth {worth:.2g} blocks"
+    return f"parallel.stages [{sizes}]: {why}"
 
 
 def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None = None) -> list[RankMemory]:
@@ -219,31 +227,43 @@ def main_memory(run: DeclaredRun, division: Division) -> int:
     return PROCESS_BYTES + memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
 
 
-def fit_main_memory(
-    run: DeclaredRun, division: Division, *, ranks_here: int, before: CheckpointManifest | None = None
-) -> Division:
+def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) -> Division:
     """The division in the largest micro-batches up to its own for which a CPU's machine has memory, be it free or not:
-    all starts sum alike. Those from `before`, if on this layout, are kept. As it is with `train.micro_batch_rows`.
+    all starts sum alike. As it is with `train.micro_batch_rows`, and where it is as before this start.
     """
     if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
         return division
-    fitting, rows, kept = division, division.batch.micro_batch_rows, _kept_rows(run, division, before)
+    if _is_as_before(run, division):
+        return division
+    fitting, rows = division, division.batch.micro_batch_rows
     room, needed = _USABLE_SHARE * total_memory() / ranks_here, main_memory(run, division)
-    while fitting.batch.micro_batch_rows > kept if kept else main_memory(run, fitting) > room:
-        if (smaller := divide_smaller(run, fitting)) is None:
-            break
+    while main_memory(run, fitting) > room and (smaller := divide_smaller(run, fitting)) is not None:
         fitting = smaller
     told = f"with {rows}, a rank would take {needed / 1e9:.1f} of the {room / 1e9:.1f} GB that it may"
-    choice = f"train.micro_batch_rows {fitting.batch.micro_batch_rows}: {'as before this start' if kept else told}"
+    choice = f"train.micro_batch_rows {fitting.batch.micro_batch_rows}: {told}"
     return division if fitting is division else replace(fitting, choices=(*division.choices, choice))
 
 
-def _kept_rows(run: DeclaredRun, division: Division, before: CheckpointManifest | None) -> int | None:
-    if before is None:
+def _as_before(run: DeclaredRun, named: str | None, num_ranks: int) -> Division | None:
+    """Division of a run without `train.micro_batch_rows` as that of its checkpoint, if all of it is the same."""
+    rows = None if run.before is None else run.before.micro_batch_rows
+    share, left = divmod(run.settings.train.global_batch_rows, topology(0, num_ranks, run.settings.parallel).dp)
+    if run.settings.train.micro_batch_rows is not None or rows is None or left or share % rows:
         return None
-    (tp, pp), was = (run.settings.parallel.tp, run.settings.parallel.pp), before.layout
-    now = (division.batch.data_parallel * tp * pp, zero_stage(division.ds_config), tp, pp)
-    return was.micro_batch_rows if now == (was.world_size, was.zero_stage, was.tp, was.pp) else None
+    division = _with_file(run, _batch_of(run.settings, rows, num_ranks), named)
+    return division if _is_as_before(run, division) else None
+
+
+def _is_as_before(run: DeclaredRun, division: Division) -> bool:
+    (tp, pp), batch = (run.settings.parallel.tp, run.settings.parallel.pp), division.batch
+    now = LayoutEntry(
+        world_size=batch.data_parallel * tp * pp,
+        zero_stage=zero_stage(division.ds_config),
+        tp=tp,
+        pp=pp,
+        micro_batch_rows=batch.micro_batch_rows,
+    )
+    return run.before is not None and now == run.before.model_copy(update={"stages": ()})
 
 
 def parts_in_words(memory: RankMemory) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
-from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
-from toolkit.checkpoint.read import Checkpoint, newest_intact
+from toolkit.checkpoint.manifest import CheckpointManifest
+from toolkit.checkpoint.read import Checkpoint, newest_intact, open_unverified
 from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write, copy_files
@@ -33,6 +33,7 @@ class RunFolder:
         self.path = Path(path)
         self.settings_file = self.path / "run.toml"
         self.ds_config_file = self.path / "deepspeed.json"
+        self.continuation_file = self.path / "continuation.json"
         self.metrics_file = self.path / "metrics.jsonl"
         # Lines of steps that were made again.
         self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
@@ -68,8 +69,9 @@ class RunFolder:
         )
 
     def newest_manifest(self) -> CheckpointManifest | None:
-        """Manifest of the newest checkpoint, whose other files are not looked at; None if there is no checkpoint."""
-        return newest_manifest(self.checkpoints)
+        """Manifest of the newest checkpoint that has all its files, which are not hashed; None without a checkpoint."""
+        newest = newest_whole(self.checkpoints)
+        return None if newest is None else newest.manifest
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -94,30 +96,30 @@ class RunFolder:
         """True while a run is at work in it; one on another machine only where the file system's locks are shared."""
         return any(is_held(self.path / name) for name in (_LOCK, _STARTER_LOCK))
 
-    def write_resolved(self, settings: str, ds_config: dict[str, Any]) -> None:
-        """Write run.toml and deepspeed.json, each atomically."""
-        for path, text in (
-            (self.settings_file, settings),
-            (self.ds_config_file, f"{json.dumps(ds_config, indent=2)}\n"),
-        ):
-            try:
-                atomic_write(path, text)
-            except OSError as error:
-                raise SettingsError(
-                    f"could not write {path}: {error.strerror}. Free space or choose another folder (run.dir); "
-                    "what was there before is unchanged."
-                ) from error
-
-    def read_ds_config(self) -> dict[str, Any]:
-        """Read the configuration that `write_resolved` wrote."""
+    def write(self, path: Path, text: str) -> None:
+        """Write one of its files, whole or not at all."""
         try:
-            config: dict[str, Any] = json.loads(self.ds_config_file.read_text(encoding="utf-8"))
+            atomic_write(path, text)
+        except OSError as error:
+            raise SettingsError(
+                f"could not write {path}: {error.strerror}. Free space or choose another folder (run.dir); "
+                "what was there before is unchanged."
+            ) from error
+
+    def write_json(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Write deepspeed.json or continuation.json."""
+        self.write(path, f"{json.dumps(dict(content), indent=2)}\n")
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """Read what `write_json` wrote."""
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(
-                f"could not read {self.ds_config_file}: {error}. Every machine of a run has to see the run folder: "
-                "set run.dir to a shared one."
+                f"could not read {path}: {error}. Every machine of a run has to see the run folder: set run.dir to a "
+                "shared one."
             ) from error
-        return config
+        return content
 
     def keep_tokenizer(self, source: Path, hashes: Mapping[str, str]) -> None:
         """Copy the files of the corpus's tokenizer here, so that checkpoints do not need the corpus folder."""
@@ -136,13 +138,16 @@ class RunFolder:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def newest_manifest(folder: Path) -> CheckpointManifest | None:
-    """The newest manifest in a folder of checkpoints; a CheckpointError where there are some, and all are damaged."""
+def newest_whole(folder: Path) -> Checkpoint | None:
+    """The newest in a folder of checkpoints that has all its files, which are not hashed; a CheckpointError where there
+    are some, and none is whole.
+    """
     damage: CheckpointError | None = None
     for _, path in step_folders(folder):
         try:
-            if (path / MANIFEST_NAME).is_file():
-                return read_manifest(path)
+            checkpoint = open_unverified(path)
+            checkpoint.check_sizes()
+            return checkpoint
         except CheckpointError as error:
             damage = damage or error
     if damage is not None:

@@ -20,11 +20,11 @@ from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
+from toolkit.run.continuation import fill_model_from_checkpoint
 from toolkit.run.data import in_steps
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import check_own_folder
 from toolkit.run.settings import RunSettings
-from toolkit.run.start import fill_model_from_checkpoint
 from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, find_toml, presets_in, read_toml
 

@@ -14,13 +14,13 @@ from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
 from toolkit.run.checks import CHECKS
+from toolkit.run.continuation import Continuation, find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.division import Division, describe_small, describe_stages, divide_run, read_division
 from toolkit.run.load import to_toml
 from toolkit.run.settings import CompleteSettings
-from toolkit.run.start import Start, find_start
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,7 @@ class ResolvedRun(DeclaredRun):
     data: RunData
     division: Division
     """Nothing in its DeepSpeed file is "auto"; its choices are those of the whole run."""
-
-
-@dataclass(frozen=True)
-class PreparedRun(ResolvedRun):
-    """A run resolved by who starts it: it has found its start, and writes what ranks read."""
-
-    start: Start
+    continuation: Continuation
 
     @cached_property
     def is_finished(self) -> bool:
@@ -46,7 +40,7 @@ class PreparedRun(ResolvedRun):
 
     def is_past(self, step: int) -> bool:
         """True once the folder has the checkpoint of a step or of a later one, every file of it intact."""
-        if self.start.own is None or self.start.own.step < step:
+        if not self.continuation.is_own or self.continuation.step < step:
             return False
         newest, _ = self.folder.newest_checkpoint()
         return newest is not None and newest.manifest.step >= step
@@ -56,14 +50,15 @@ class PreparedRun(ResolvedRun):
 
         Into an empty folder the checkpoint that `checkpoint.copy_to` has comes first.
         """
-        folder, start = self.folder, self.start
-        if start.own is not None and start.remote is not None:
-            print(f"downloading the checkpoint {start.remote.url} into the run folder", flush=True)
-            start.remote.download(folder.checkpoint(start.own.step))
-        if self.is_finished and folder.settings_file.is_file():
+        folder, found = self.folder, self.continuation.hashed(self.folder)
+        if found.manifest != self.continuation.manifest:
+            found.check(self, self.data.corpora)
+        found.write(folder)
+        if found.is_own and found.step >= self.plan.schedule.total_steps and folder.settings_file.is_file():
             # They say how it was trained.
             return
-        folder.write_resolved(to_toml(self.settings), dict(self.division.ds_config))
+        folder.write(folder.settings_file, to_toml(self.settings))
+        folder.write_json(folder.ds_config_file, self.division.ds_config)
         corpus = self.data.corpus
         folder.keep_tokenizer(corpus.tokenizer_folder, corpus.manifest.tokenizer_files)
 
@@ -82,19 +77,24 @@ class Outcome:
         return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
 
 
-def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> PreparedRun:
-    """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`."""
+def resolve_run(
+    run: DeclaredRun, *, ds_config: str | None, num_ranks: int, continuation: Continuation | None = None
+) -> ResolvedRun:
+    """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`.
+
+    Where it goes on is found, unless a `continuation` is given.
+    """
     for check in CHECKS.machine:
         check(run.settings)
-    start = find_start(run)
-    run = start.keep_choices(run)
+    continuation = continuation or find_continuation(run)
+    run = continuation.keep_choices(run)
     corpora = open_corpora(run)
     for check_data in CHECKS.data:
         check_data(run.settings, corpora)
     run = corpora.with_vocabulary(run)
     division = divide_run(run, ds_config=ds_config, num_ranks=num_ranks)
     precision, stage = run.settings.precision, zero_stage(division.ds_config)
-    choices = [*start.later_copy(), *division.choices]
+    choices = [*continuation.notes, *division.choices]
     if precision is None:
         launched = read_launcher()
         here = launched.local_world_size if launched.is_launched else num_ranks
@@ -110,7 +110,7 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> P
         largest_parameter=largest_parameter(settings.model, settings.parallel.tp),
     )
     run = replace(run, settings=settings)
-    start.check(run, corpora)
+    continuation.check(run, corpora)
     data = read_rows(run, corpora)
     if small := division.batches.small:
         choices.append(describe_small(small))
@@ -121,13 +121,16 @@ def resolve_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> P
         choices.append(f"train.compile true, but {broken}: leave it unset")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
         choices.append(describe_stages(run))
-    return PreparedRun(settings, run.plan, data, replace(division, ds_config=complete, choices=tuple(choices)), start)
+    division = replace(division, ds_config=complete, choices=tuple(choices))
+    return ResolvedRun(settings, run.plan, data, division, continuation, before=run.before)
 
 
-def read_run(run: DeclaredRun, *, num_ranks: int) -> ResolvedRun:
-    """Open a run again that `PreparedRun.write` left in its folder, and whose run.toml this is."""
+def read_run(run: DeclaredRun, continuation: Continuation, *, num_ranks: int) -> ResolvedRun:
+    """Open a run again that `ResolvedRun.write` left in its folder, and whose run.toml this is."""
+    before = continuation.before
+    run = replace(run, before=None if before is None else before.layout)
     # For all ranks of a machine, whose files may be copies of its own.
     sizes: Sizes = "check" if read_launcher().local_rank == 0 else "trust"
     division, data = read_division(run, num_ranks=num_ranks), open_run_data(run, sizes=sizes)
     settings = CompleteSettings.of(data.run.settings, precision=run.settings.precision)
-    return ResolvedRun(settings, run.plan, data, division)
+    return ResolvedRun(settings, run.plan, data, division, continuation, before=run.before)

@@ -1,7 +1,7 @@
 """The run as the loop wants it: batches, evaluation, saving and hooks around an engine."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from toolkit.engine.engine import Engine
 from toolkit.run.metrics import BestStep, best_step
@@ -25,14 +25,11 @@ def assemble(
     *,
     state: RunState,
     stop: int,
-    origin: dict[str, str],
-    corpora: Mapping[str, str],
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
     lowest_loss: float = math.inf,
 ) -> Run:
-    """The run as the loop wants it, from a state on; manifests name the origin of the weights, and the corpora
-    that the steps before read.
+    """The run as the loop wants it, from a state on.
 
     `lowest_loss` is that of `checkpoint.keep_best` so far; `hosts` are by rank; only rank 0 needs them.
     """
@@ -77,9 +74,7 @@ def assemble(
         objectives=data.objectives,
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
-        saver=CheckpointSaver(
-            run, engine, origin=origin, corpora=corpora, first_step=state.step, lowest_loss=lowest_loss
-        ),
+        saver=CheckpointSaver(run, engine, first_step=state.step, lowest_loss=lowest_loss),
         hooks=_hooks(run, engine, state, stop, hosts) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, root_cause
 from toolkit.engine.engine import Engine
@@ -17,7 +16,6 @@ from toolkit.engine.ranks import Ranks
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.division import divide_smaller, fit_main_memory, parts_in_words, rank_memories
-from toolkit.run.load import to_toml
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
 from toolkit.training.shared_inputs import agree
@@ -52,13 +50,13 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
             if smaller is None:
                 raise _out_of_memory(run, reason)
             if ranks.rank == 0:
-                run.folder.write_resolved(to_toml(run.settings), dict(smaller.ds_config))
+                run.folder.write_json(run.folder.ds_config_file, smaller.ds_config)
                 rows = smaller.batch.micro_batch_rows
                 print(f"{_described(run, reason)} Trying train.micro_batch_rows={rows}.", flush=True)
         run = replace(run, division=smaller)
 
 
-def fit_in_main_memory(run: ResolvedRun, before: CheckpointManifest | None, ranks: Ranks) -> ResolvedRun:
+def fit_in_main_memory(run: ResolvedRun, ranks: Ranks) -> ResolvedRun:
     """The run with the micro-batches that `fit_main_memory` gives rank 0, unless it is on GPUs. Collective.
 
     Not in the process that starts the ranks: the formula needs torch.
@@ -68,9 +66,9 @@ def fit_in_main_memory(run: ResolvedRun, before: CheckpointManifest | None, rank
         return run
     with ranks.together():
         if ranks.rank == 0:
-            fitting = fit_main_memory(run, run.division, ranks_here=read_launcher().local_world_size, before=before)
+            fitting = fit_main_memory(run, run.division, ranks_here=read_launcher().local_world_size)
         if fitting is not run.division:
-            run.folder.write_resolved(to_toml(run.settings), dict(fitting.ds_config))
+            run.folder.write_json(run.folder.ds_config_file, fitting.ds_config)
             print(fitting.choices[-1], flush=True)
     rows, division = ranks.broadcast(fitting.batch.micro_batch_rows), run.division
     while division.batch.micro_batch_rows > rows and (smaller := divide_smaller(run, division)) is not None:

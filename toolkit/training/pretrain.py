@@ -23,6 +23,7 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
+from toolkit.run.continuation import read_continuation
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.divergence import divergence_kept
 from toolkit.run.folder import RunFolder
@@ -31,12 +32,11 @@ from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import RunSettings
 from toolkit.training.assembly import assemble
-from toolkit.training.building import build_engine
 from toolkit.training.loop import train
 from toolkit.training.memory_trial import fit_in_main_memory, fit_micro_batches, torch_errors_explained
 from toolkit.training.saving import lowest_loss
+from toolkit.training.set_up import build_engine, load_weights
 from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
-from toolkit.training.starting import find_beginning, own_checkpoint
 
 _GPU_SWITCH_SECONDS = 5e-4
 """Python's own 5 ms are many kernels' time."""
@@ -107,24 +107,24 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     with ranks.together():
         declared = read_resolved(folder.settings_file)
     ranks, total_steps = join_ranks(declared.settings.parallel), declared.plan.schedule.total_steps
-    resumed, stop = own_checkpoint(declared, ranks), min(until or total_steps, total_steps)
-    step = declared.plan.first_step if resumed is None else resumed.manifest.step
+    with ranks.together():
+        continuation = read_continuation(folder)
+        checkpoint = continuation.open()
+    step, stop = continuation.step, min(until or total_steps, total_steps)
     if step >= stop:
         with ranks.together():
             if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):
                 copy_missing(folder, copy_to, set())
         return Outcome(step, total_steps, was_there=True)
     with ranks.together():
-        run = read_run(declared, num_ranks=ranks.world_size)
-    beginning = find_beginning(run, resumed, ranks)
-    before = beginning.gone_on_from
-    check_same_inputs(ranks, run.data, beginning.checkpoint, key=beginning.key)
-    run = fit_in_main_memory(run, before, ranks)
+        run = read_run(declared, continuation, num_ranks=ranks.world_size)
+    check_same_inputs(ranks, run.data, checkpoint, key=continuation.key or "the newest checkpoint")
+    run = fit_in_main_memory(run, ranks)
     engine = build_engine(run, run.division, ranks=ranks)
     try:
         is_compiled = engine.kernels["blocks"] == "compiled"
         run = fit_micro_batches(replace(run, division=replace(run.division, is_compiled=is_compiled)), engine)
-        state, origin = beginning.load(engine), beginning.origin()
+        state = load_weights(engine, run, checkpoint)
         lowest, hosts = lowest_loss(run, ranks, step=state.step), ranks.gather_on_first(socket.gethostname())
         with ranks.together():
             if ranks.rank == 0:
@@ -134,8 +134,6 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
                 engine,
                 state=state,
                 stop=stop,
-                origin=origin,
-                corpora={} if before is None else before.corpora,
                 hosts=hosts,
                 is_stop_requested=is_stop_requested,
                 lowest_loss=lowest,

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Mapping
 
 import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
@@ -23,22 +22,12 @@ _log = logging.getLogger(__name__)
 class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
-    Manifests name the `origin` of the weights, and `corpora` that the steps before read; `first_step`, from which this
-    process starts, needs no checkpoint. Under `checkpoint.keep_best`, steps are saved whose loss is below `lowest_loss`
-    and all since. Where any rank could not write, all raise a CheckpointError.
+    `first_step`, from which this process starts, needs no checkpoint. Under `checkpoint.keep_best`, steps are saved
+    whose loss is below `lowest_loss` and all since. Where any rank could not write, all raise a CheckpointError.
     """
 
-    def __init__(
-        self,
-        run: ResolvedRun,
-        engine: Engine,
-        *,
-        origin: dict[str, str],
-        corpora: Mapping[str, str],
-        first_step: int,
-        lowest_loss: float,
-    ) -> None:
-        self._run, self._engine, self._manifest = run, engine, _manifest(run, engine, origin, corpora)
+    def __init__(self, run: ResolvedRun, engine: Engine, *, first_step: int, lowest_loss: float) -> None:
+        self._run, self._engine, self._manifest = run, engine, _manifest(run, engine)
         self._saved_step, self._best = first_step, BestStep(lowest_loss, -1)
         self._in_flight: AsyncCheckpoint | None = None
 
@@ -137,11 +126,9 @@ def lowest_loss(run: ResolvedRun, ranks: Ranks, *, step: int) -> float:
     return ranks.broadcast(math.inf if best is None else best.loss)
 
 
-def _manifest(
-    run: ResolvedRun, engine: Engine, origin: dict[str, str], before: Mapping[str, str]
-) -> CheckpointManifest:
+def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
     """The manifest of the run's checkpoints, but for where the run stands."""
-    corpus, parallel = run.data.corpus, run.settings.parallel
+    corpus, parallel, before = run.data.corpus, run.settings.parallel, run.continuation.before
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,
         step=0,
@@ -150,7 +137,7 @@ def _manifest(
         data_position=0,
         data_digest="",
         settings=snapshot(run.settings),
-        corpora=run.data.corpora.hashes(before),
+        corpora=run.data.corpora.hashes({} if before is None else before.corpora),
         vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
         layout=LayoutEntry(
             world_size=engine.ranks.world_size,
@@ -158,10 +145,11 @@ def _manifest(
             tp=parallel.tp,
             pp=parallel.pp,
             micro_batch_rows=run.division.batch.micro_batch_rows,
+            stages=tuple(map(len, run.stages)) if parallel.pp > 1 else (),
         ),
         kernels=engine.kernels,
         tensors={},
         files={},
         losses={},
-        origin=origin,
+        origin=run.continuation.origin(run.settings),
     )

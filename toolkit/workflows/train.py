@@ -44,9 +44,9 @@ def train_run(
         prepare_if_named(declared.settings.data)
         ranks = num_procs or num_devices()
         run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks)
-        last, own = run.plan.schedule.total_steps, run.start.own
+        last, own = run.plan.schedule.total_steps, run.continuation
         is_there = run.is_past(min(until or last, last)) and run.folder.settings_file.is_file()
-        if own is not None and is_there:
+        if is_there:
             if copy_to := run.settings.checkpoint.copy_to:
                 copy_missing(run.folder, copy_to, set())
             print(Outcome(own.step, last, was_there=True), flush=True)
@@ -89,7 +89,7 @@ def show_run(
     from toolkit.run.forecast import Machines, arithmetic_of, forecast, forecast_here, forecast_memory
 
     declared = declare_run(source, overrides)
-    ranks, about_data, data, before = num_procs or num_devices(), list[str](), None, None
+    ranks, about_data, data = num_procs or num_devices(), list[str](), None
     machines = None if device is None else Machines(device, mfu, ranks, job_hours)
     if missing := _missing(declared.settings) if source in run_presets() else []:
         for check in CHECKS.machine:
@@ -103,12 +103,11 @@ def show_run(
     else:
         run = prepared = resolve_run(declared, ds_config=ds_config, num_ranks=ranks)
         data, division, notes = prepared.data, prepared.division, []
-        before = prepared.start.gone_on_from(run.settings)
-        about_data = [*data.describe().splitlines(), prepared.start.describe(run.settings)]
+        about_data = [*data.describe().splitlines(), prepared.continuation.describe(run.settings)]
     print(to_toml(run.settings))
     lines = [*forecast(run, data=data, machines=machines), *forecast_memory(run, division)]
     if machines is None and not has_gpu():
-        division = fit_main_memory(run, division, ranks_here=ranks, before=before)
+        division = fit_main_memory(run, division, ranks_here=ranks)
         lines += forecast_here(run, division, num_ranks=ranks, flops=arithmetic_of(run, data=data).flops)
     for line in [*lines, *about_data, *division.batches.describe(), *division.choices, *notes]:
         print(f"# {line}")

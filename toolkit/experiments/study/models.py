@@ -16,12 +16,12 @@ from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import Choice, axes_of, labels_of, labels_of_choices, model_name
+from toolkit.run.continuation import Continuation
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, find_run_file, read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunFolderSettings
-from toolkit.run.start import Start
 from toolkit.run.toml_files import read_toml
 
 # Keys that a study chooses for each of its models, and what takes their place.
@@ -182,7 +182,7 @@ class _Family:
         else:
             folder = RunFolder(source)
             # With what the start of that run has chosen, as a fork of it would have.
-            before, run = read_resolved(folder.settings_file), Start(own=folder.newest_manifest()).keep_choices(run)
+            before, run = read_resolved(folder.settings_file), Continuation(folder.newest_manifest()).keep_choices(run)
         found, last = parting(Course(before), Course(run)), before.plan.schedule.total_steps
         if found.step < last:
             raise SettingsError(

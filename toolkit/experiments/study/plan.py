@@ -15,6 +15,7 @@ from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import OpenedCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.divergence import divergence_of
@@ -23,7 +24,6 @@ from toolkit.run.identity import check_same_corpora, check_same_run, saved_setti
 from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
-from toolkit.run.start import Start
 
 PieceKey = tuple[str, int]
 """A model, and the step up to which the piece trains it."""
@@ -195,7 +195,7 @@ class StudyPlan:
         }
         for folder, (other, manifest) in self._adopted.items():
             # With what its start has chosen, as a fork of it would have.
-            run, hashes = Start(own=manifest).keep_choices(leaf.model.run), self._corpora[leaf.name]
+            run, hashes = Continuation(manifest).keep_choices(leaf.model.run), self._corpora[leaf.name]
             there = None if manifest is None or hashes is None else manifest.corpora
             limits[folder] = parting(Course(other, there), Course(run, hashes if there else None)).step
         kept = [
@@ -245,7 +245,7 @@ class StudyPlan:
         if (own := leaf.model.run.folder.newest_manifest()) is None:
             return
         # As the file has them now, with what its start has chosen.
-        settings = Start(own=own).keep_choices(leaf.model.run).settings
+        settings = Continuation(own).keep_choices(leaf.model.run).settings
         if not self._is_beginning(own, leaf, settings):
             check_same_run(own.settings, settings)
         check_same_corpora(own.corpora, self._corpora[leaf.name] or {})

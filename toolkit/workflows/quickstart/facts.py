@@ -12,11 +12,11 @@ from toolkit.execution.stages import StageRecord
 from toolkit.finetuning import FinetuningResult
 from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.schedule import Phase
+from toolkit.run.continuation import Continuation
 from toolkit.run.data import RunData
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
-from toolkit.run.start import Start
 from toolkit.workflows.quickstart.evaluations import (
     MaskedWord,
     bag_of_words_accuracy,
@@ -118,7 +118,7 @@ def gather(
     rows_read = last_step * data.run.settings.train.global_batch_rows
     return Facts(
         folder=str(folder),
-        settings=Start(checkpoint.manifest).keep_choices(data.run).settings,
+        settings=Continuation(checkpoint.manifest).keep_choices(data.run).settings,
         phases=data.run.plan.schedule.phases,
         settings_text=RunFolder(folder).settings_file.read_text(encoding="utf-8"),
         documents=data.corpus.num_documents,

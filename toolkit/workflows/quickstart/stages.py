@@ -12,10 +12,10 @@ from toolkit.core.files import atomic_write
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.stages import Job, StageRecord, Stages, hash_of
 from toolkit.run import RunFolder
+from toolkit.run.continuation import Continuation
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.identity import check_same_run, snapshot
 from toolkit.run.load import declare_run, read_without_objectives
-from toolkit.run.start import Start
 from toolkit.workflows.quickstart.finetuning import FinetuningRun, finetune_side_by_side
 from toolkit.workflows.quickstart.steps import StepChoice, measure_choice
 from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
@@ -95,7 +95,7 @@ class Quickstart:
         newest, _ = run.newest_checkpoint()
         if newest is not None:
             try:
-                check_same_run(newest.manifest.settings, Start(newest.manifest).keep_choices(data.run).settings)
+                check_same_run(newest.manifest.settings, Continuation(newest.manifest).keep_choices(data.run).settings)
             except SettingsError as error:
                 changed = [line for line in str(error).splitlines() if line.startswith("  ")]
                 raise self._is_of_another("\n".join(["holds a run with other settings:", *changed])) from None

@@ -1,21 +1,30 @@
-"""The engine of a rank: its part of the model, with kernels, compiled blocks and activation checkpointing."""
+"""The engine of a rank, its part of the model with kernels, compiled blocks and activation checkpointing; and the
+weights and the state that the run goes on from.
+"""
 
+from collections.abc import Iterable
 from functools import partial
 
 import torch
 
+from toolkit.checkpoint.read import Checkpoint, ParameterState
 from toolkit.engine.ds_config import zero_stage
 from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
+from toolkit.engine.saving import load_checkpoint
 from toolkit.model.activation_checkpointing import checkpoint_blocks_
 from toolkit.model.compiled_blocks import compile_blocks_, reason_against_compiling
 from toolkit.model.encoder import Encoder
+from toolkit.model.growth import Growth
 from toolkit.model.kernels.choice import Kernels
 from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.division import Division
+from toolkit.run.identity import growth_of, rope_differences
+from toolkit.run.resolve import ResolvedRun
+from toolkit.training.run_state import RunState
 from toolkit.training.shared_inputs import agree
 
 
@@ -65,3 +74,44 @@ def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engin
             module, names=names, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names
         )
     return Engine(module, config=config, optimizer=settings.train, ranks=ranks, kernels=kernels.names)
+
+
+class GrownCheckpoint(Checkpoint):
+    """The weights of a smaller model, tiled (`init.grow`); each parameter is made when it is read, without moments.
+
+    `names` are those of the larger model's parameters.
+    """
+
+    def __init__(self, small: Checkpoint, growth: Growth, *, names: Iterable[str]) -> None:
+        tensors = {name: small.manifest.tensors[growth.source(name)] for name in names}
+        super().__init__(small.path, small.manifest.model_copy(update={"tensors": tensors}))
+        self._small, self._growth = small, growth
+
+    def fresh_parameter(self, name: str) -> ParameterState:
+        """One parameter of the larger model, as for a new optimizer."""
+        weight = self._growth.tile(name, self._small.weight(self._growth.source(name)))
+        return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
+
+
+def load_weights(engine: Engine, run: ResolvedRun, checkpoint: Checkpoint | None) -> RunState:
+    """Load the weights, and moments that are kept, of the checkpoint that the run goes on from. Collective."""
+    if checkpoint is None:
+        return RunState()
+    settings, going_on, manifest = run.settings, run.continuation, checkpoint.manifest
+    growth = growth_of(settings, manifest) if settings.init and settings.init.grow and not going_on.before else None
+    source = checkpoint if growth is None else GrownCheckpoint(checkpoint, growth, names=engine.parameter_names)
+    load_checkpoint(engine, source, moments="reset" if going_on.takes == "weights" else "keep")
+    told = [f"resuming from step {manifest.step}"]
+    if not going_on.is_own:
+        kept = "with a new optimizer" if going_on.takes == "weights" else "with its optimizer"
+        grown = "" if growth is None else f", {growth.describe()}"
+        told = [f"starting from {going_on.place} (step {manifest.step}){grown}, {kept}"]
+    if going_on.before is None:
+        others = rope_differences(settings, manifest)
+        told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
+    if engine.ranks.rank == 0:
+        print(*told, sep="\n", flush=True)
+    if going_on.before is None:
+        return RunState()
+    digest = bytes.fromhex(manifest.data_digest)
+    return RunState(manifest.step, manifest.tokens, digest, manifest.losses, manifest.recent_losses)

@@ -1,0 +1,315 @@
+"""Continuation of a run: from random weights, from those of `[init]`, from the checkpoint of another run that `[fork]`
+names, or from its own newest one.
+
+It is found once, by who starts the run, and written into the run folder, from where each rank opens it. An init.from
+with several checkpoints means the newest at the start; RUN_DIR/run.toml names that one. Once the run has a checkpoint
+of its own, init.from and fork.from are not read again.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
+from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.read import Checkpoint, newest_intact
+from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.text import home_hint, quoted
+from toolkit.model.config import ModelSettings
+from toolkit.remote import is_url
+from toolkit.run.corpora import RunCorpora
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.folder import RunFolder, newest_whole
+from toolkit.run.identity import (
+    check_resumable,
+    check_same_corpora,
+    check_same_model,
+    check_same_run,
+    growth_of,
+    rope_differences,
+    saved_settings,
+)
+from toolkit.run.parting import Course, parting
+from toolkit.run.remote_checkpoints import RemoteCheckpoint
+from toolkit.run.settings import RunSettings
+from toolkit.run.step_plan import StepPlan
+
+_WHAT_TO_GIVE = (
+    "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
+    f"(RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or a run folder."
+)
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The checkpoint that a run goes on from, as its manifest describes it, and what the run takes of it."""
+
+    manifest: CheckpointManifest | None = None
+    """None: there is no checkpoint, and weights are drawn."""
+    place: str = ""
+    """Its folder, or its URL in object storage."""
+    key: Literal["", "init.from", "fork.from"] = ""
+    """The setting that names it; empty for the run's own newest one."""
+    takes: Literal["weights", "weights and moments", "everything"] = "everything"
+    """Only with everything the run goes on at its step; with less, at step 0."""
+    is_copy: bool = False
+    """The run's own newest one is in `checkpoint.copy_to`, and its folder has none."""
+    notes: tuple[str, ...] = ()
+    """What there is to say of the choice, a line each."""
+
+    @property
+    def is_own(self) -> bool:
+        """True where the run is resumed."""
+        return self.manifest is not None and not self.key
+
+    @property
+    def before(self) -> CheckpointManifest | None:
+        """Of the checkpoint that the run's steps so far have led to, its own or those before a fork."""
+        return self.manifest if self.takes == "everything" else None
+
+    @property
+    def step(self) -> int:
+        """Updates of the run that are made."""
+        return 0 if self.before is None else self.before.step
+
+    def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
+        """The run with what is chosen when it is started, where its settings leave it open."""
+        settings, before = run.settings, self.before
+        if (init := settings.init) is not None:
+            init = init.model_copy(update={"source": self._first_weights(init.source)})
+            settings = settings.model_copy(update={"init": init})
+        if before is None:
+            return replace(run, settings=settings)
+        saved, model = before.settings, settings.model
+        if model.vocab_size is None:
+            model = model.model_copy(update={"vocab_size": saved.get("model", {}).get("vocab_size")})
+        precision = saved.get("precision") if settings.precision is None else settings.precision
+        settings = settings.model_copy(update={"model": model, "precision": precision})
+        return replace(run, settings=settings, before=before.layout)
+
+    def _first_weights(self, source: str) -> str:
+        """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
+        if self.key == "init.from":
+            return self.place
+        saved = {} if self.manifest is None else self.manifest.settings.get("init") or {}
+        before = saved.get("from", source)
+        return before if Path(before).parent in (Path(source) / CHECKPOINTS_FOLDER, Path(source)) else source
+
+    def check(self, run: DeclaredRun, corpora: RunCorpora) -> None:
+        """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
+        settings, manifest = run.settings, self.manifest
+        if manifest is None:
+            return
+        if self.is_own:
+            check_resumable(manifest, settings)
+            try:
+                check_same_run(manifest.settings, settings)
+            except SettingsError as error:
+                if not self.is_copy:
+                    raise
+                hint = f"Its checkpoint is {self.place}: give a new run another checkpoint.copy_to."
+                raise SettingsError(f"{error}\n{hint}") from None
+            check_same_corpora(manifest.corpora, corpora.hashes())
+            return
+        first, fork, named = settings.first_weights, settings.fork, corpora.first
+        assert first is not None
+        if fork is not None and manifest.step != fork.step:
+            raise CheckpointError(
+                f"fork.from={fork.source} is of step {manifest.step:,}, and fork.step={fork.step}.\nMake them equal."
+            )
+        ours, theirs = named.corpus.fingerprint, manifest.vocabulary.fingerprint
+        if ours != theirs:
+            raise SettingsError(
+                f"{named.key} ({named.corpus.place}) and {first.key} ({first.source}) have different tokenizers: "
+                f"fingerprints {ours[:12]} and {theirs[:12]}.\nPreprocess the texts with the model's tokenizer: "
+                f"toolkit preprocess ... --tokenizer {quoted(first.source)}."
+            )
+        check_same_model(settings, manifest)
+        if fork is None:
+            return
+        saved = saved_settings(manifest)
+        there = Course(DeclaredRun(saved, StepPlan(saved)), manifest.corpora)
+        found = parting(there, Course(run, corpora.hashes(manifest.corpora)))
+        if found.step < fork.step:
+            raise SettingsError(
+                f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before "
+                f"{fork.step:,}:\n  "
+                + "\n  ".join(found.reasons)
+                + "\nMake these equal, or leave that run at an earlier step. Phases from there on may have "
+                'objectives, data, rows and a learning rate of their own (lr = "rewarm", in a tail under '
+                f'[branch]). Anything else is a new run: init.from = "{fork.source}", init.optimizer = "keep".'
+            )
+
+    def describe(self, settings: RunSettings) -> str:
+        """Where the run goes on, in one line."""
+        manifest, first = self.manifest, settings.first_weights
+        if self.is_own:
+            ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
+            place = self.place if self.is_copy else settings.run.dir
+            return f"resumes from step {self.step:,} in {place}{ignored}"
+        if manifest is None or first is None:
+            return f"starts from random weights, seed {settings.run.seed}"
+        kept = "kept" if first.optimizer == "keep" else "new"
+        origin = f", from {manifest.first_weights}" if manifest.first_weights else ""
+        rope = "".join(f"; {line}" for line in rope_differences(settings, manifest))
+        grown = "" if first.grow is None else f"; {growth_of(settings, manifest).describe()}"
+        verb = "starts" if settings.fork is None else "forks"
+        return f"{verb} from {first.source} (step {manifest.step:,}{origin}); the optimizer is {kept}{grown}{rope}"
+
+    def origin(self, settings: RunSettings) -> dict[str, str]:
+        """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
+
+        An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now.
+        """
+        manifest, init = self.manifest, settings.init
+        if manifest is None:
+            return {}
+        # A fork has that of the run before, since the two are one up to there.
+        if self.takes == "everything" or init is None:
+            return manifest.origin
+        grown = {} if init.grow is None else {"grown": growth_of(settings, manifest).describe()}
+        run = manifest.settings.get("run")
+        if run is None and manifest.origin:
+            return manifest.origin | grown
+        name = (Path(run["dir"]).name if isinstance(run, dict) else "") or Path(self.place).absolute().name
+        merged = {"merged": str(len(manifest.merged))} if manifest.merged else {}
+        before = {key: value for key, value in manifest.origin.items() if key != "merged"}
+        return before | {"run": name, "step": str(manifest.step)} | merged | grown
+
+    def open(self) -> Checkpoint | None:
+        """Its checkpoint on this machine, to which the first process that asks downloads one of object storage."""
+        if self.manifest is None:
+            return None
+        folder = _remote(self.place).cached() if is_url(self.place) else Path(self.place)
+        return Checkpoint(folder, self.manifest)
+
+    def hashed(self, folder: RunFolder) -> "Continuation":
+        """The same with every file hashed; or an own checkpoint that is older where the newest is damaged, or later
+        where an ending process of the run has saved it meanwhile. One of object storage is brought to the run folder.
+        """
+        if self.is_copy:
+            print(f"downloading the checkpoint {self.place} into the run folder", flush=True)
+            _remote(self.place).download(folder.checkpoint(self.step))
+        is_here = self.is_copy or not self.is_own
+        newest, damage = newest_intact(folder.checkpoints if is_here else Path(self.place).parent)
+        if newest is None and damage:
+            raise folder.no_intact_checkpoint(damage)
+        print("".join(f"{message}\n" for message in damage), end="", flush=True)
+        if newest is not None:
+            return Continuation(newest.manifest, str(newest.path))
+        if (checkpoint := self.open()) is not None:
+            checkpoint.verify()
+        return self
+
+    def write(self, folder: RunFolder) -> None:
+        """Write it into the run folder, for the ranks."""
+        folder.write_json(folder.continuation_file, {"place": self.place, "key": self.key, "takes": self.takes})
+
+
+def read_continuation(folder: RunFolder) -> Continuation:
+    """What `Continuation.write` wrote, opened again."""
+    written = folder.read_json(folder.continuation_file)
+    place = written["place"]
+    if not place:
+        return Continuation()
+    return Continuation(_remote(place).manifest if is_url(place) else read_manifest(Path(place)), **written)
+
+
+def find_continuation(run: DeclaredRun) -> Continuation:
+    """What a run goes on from: refused where all its checkpoints are damaged, or the one that it begins with is not
+    there. Files are not hashed.
+    """
+    settings, fork, init = run.settings, run.settings.fork, run.settings.init
+    if (own := _own(run.folder, settings.checkpoint.copy_to)) is not None:
+        return own
+    if fork is not None:
+        try:
+            return Continuation(read_manifest(Path(fork.source)), fork.source, "fork.from")
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"fork.from={fork.source}, which a fork needs until it has a checkpoint of its own: {error}"
+            ) from None
+    if init is None:
+        return Continuation()
+    return _initial(init.source, "weights and moments" if init.optimizer == "keep" else "weights")
+
+
+def _own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
+    """With the run's own newest checkpoint: the one in its folder, else that in `checkpoint.copy_to`."""
+    # Looked into although the run folder may have one: what is wrong there is told now.
+    copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
+    try:
+        newest = newest_whole(folder.checkpoints)
+    except CheckpointError as error:
+        raise folder.no_intact_checkpoint([str(error)]) from None
+    if newest is None:
+        return None if copied is None else Continuation(copied.manifest, copied.url, is_copy=True)
+    step, notes = newest.manifest.step, tuple[str, ...]()
+    if copied is not None and copied.manifest.step > step:
+        notes = (
+            f"step {step:,} of the run folder comes before {copied.url}, although that is later: move the checkpoints "
+            "of the run folder elsewhere to resume from the copy",
+        )
+    return Continuation(newest.manifest, str(newest.path), notes=notes)
+
+
+def _initial(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
+    """With the checkpoint that `init.from` names."""
+    if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
+        return Continuation(remote.manifest, remote.url, "init.from", takes)
+    path = Path(source)
+    if (path / MANIFEST_NAME).is_file():
+        return Continuation(read_manifest(path), source, "init.from", takes)
+    newest = newest_whole(path / CHECKPOINTS_FOLDER) or newest_whole(path)
+    if newest is None:
+        what = "holds no checkpoint" if path.is_dir() or is_url(source) else "is not a directory"
+        hint = (
+            f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(source)} OUT."
+            if (path / "config.json").is_file()
+            else ""
+        )
+        raise CheckpointError(f"init.from={source} {what}.{hint}{home_hint(source)}\n{_WHAT_TO_GIVE}")
+    return Continuation(newest.manifest, str(newest.path), "init.from", takes)
+
+
+def _remote(url: str) -> RemoteCheckpoint:
+    if (found := RemoteCheckpoint.newest(url)) is None:
+        raise CheckpointError(f"{url} was there when the run was resolved, and is there no more. Start the run again.")
+    return found
+
+
+def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
+    """Fill in what `[model]` leaves out from the model that `init.from` names; keys that are given win.
+
+    Defaults would not do even where every size is given: rotary angles are not part of the weights' shapes, so other
+    ones would be another model without any sign of it.
+    """
+    init, run, saved = raw.get("init"), raw.get("run"), raw.get("checkpoint")
+    given = raw.get("model", {})
+    if not isinstance(init, dict) or not isinstance(given, dict) or "from" not in init:
+        return
+    source = init["from"]
+    if not isinstance(source, str) or not source:
+        raise SettingsError(f"invalid value for init.from: got {source!r}. {_WHAT_TO_GIVE}")
+    folder = run.get("dir") if isinstance(run, dict) else None
+    url = saved.get("copy_to") if isinstance(saved, dict) else None
+    try:
+        own = (
+            _own(RunFolder(folder), url if isinstance(url, str) and url else None) if isinstance(folder, str) else None
+        )
+        found = own or _initial(source)
+    except CheckpointError:
+        required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
+        if required <= given.keys():
+            # The settings can be looked at without the weights; the run itself asks for them again.
+            return
+        raise
+    assert found.manifest is not None
+    # A run goes on with its own [model]; what its phases have otherwise they say themselves.
+    model = (found.manifest.settings.get("model") or {}) if found.is_own else found.manifest.table("model")
+    if not model:
+        raise CheckpointError(
+            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
+            "in [model]."
+        )
+    raw["model"] = {key: value for key, value in model.items() if value is not None} | given
