@@ -136,8 +136,6 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
         engine,
         state=RunState(),
         stop=stop,
-        origin={},
-        corpora={},
         hosts=["localhost"],
         is_stop_requested=lambda: False,
     )

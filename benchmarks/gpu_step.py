@@ -13,7 +13,6 @@ from gpu_forms import plain_forms
 from gpu_scale import MICRO_BATCHES, Job, RunVariant, Scale
 from gpu_timing import Row, Rows, attempt
 from gpu_trace import StepProfiler
-from toolkit.training.set_up import build_engine
 
 from toolkit.run import RunFolder
 from toolkit.run.division import divide_run
@@ -26,6 +25,7 @@ from toolkit.training.hooks import Hook
 from toolkit.training.loop import train
 from toolkit.training.pretrain import join
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
+from toolkit.training.set_up import build_engine
 
 _LONGEST_REASON = 300
 
@@ -64,8 +64,6 @@ def measure(variant: RunVariant, scale: Scale, folder: Path, *, trace: Path) -> 
             engine,
             state=RunState(),
             stop=resolved.plan.schedule.total_steps,
-            origin={},
-            corpora={},
             hosts=["localhost"] * ranks.world_size,
             is_stop_requested=lambda: False,
         )

@@ -20,7 +20,7 @@ from toolkit.engine.ranks import Ranks
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.mixture import StepMix
 from toolkit.parallel.topology import ParallelSettings, topology
-from toolkit.run.resolve import PreparedRun
+from toolkit.run.resolve import ResolvedRun
 from toolkit.training.batching import Batcher, StepRows
 from toolkit.training.run_state import RunState, StepCounts
 
@@ -28,7 +28,7 @@ ROWS, SEQUENCE_LENGTH = 10_240, 256
 LAYOUTS = [(1, 1, 1), (512, 1, 1), (512, 8, 4), (10_240, 1, 1), (10_240, 8, 4)]
 
 
-def walk(run: PreparedRun, world_size: int, parallel: ParallelSettings) -> dict[str, Any]:
+def walk(run: ResolvedRun, world_size: int, parallel: ParallelSettings) -> dict[str, Any]:
     """Two steps; seconds of the part of one rank, and of what it does with those of all."""
     place, data, plan = topology(0, world_size, parallel), run.data, run.plan
     ranks, state, seconds = Ranks.__new__(Ranks), RunState(), {"own_part_s": 0.0, "all_parts_s": 0.0}

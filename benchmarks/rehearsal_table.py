@@ -11,7 +11,7 @@ _CASES = (
     "10,240 ranks: dp 10,240, zero1",
     "10,240 ranks: dp 320, tp 8, pp 4, pipeline",
 )
-_START = ("join_ranks", "check_shared_folder", "read_resolved", "read_continuation", "read_run", "check_same_inputs")
+_START = ("join_ranks", "check_shared_folder", "read_resolved", "own_checkpoint", "read_run", "check_same_inputs")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from toolkit.training.set_up import build_engine
 from torch import Tensor
 
 from tests.support.memory import allocated_by
@@ -37,6 +36,7 @@ from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import MODEL_OPTIONS
+from toolkit.training.set_up import build_engine
 
 # 14M parameters: more would take minutes where a CPU has no products in bf16. Of its default size, a gradient bucket
 # alone would be the forecast.

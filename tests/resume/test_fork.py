@@ -107,6 +107,37 @@ def test_a_fork_is_the_run_trained_alone(tmp_path: Path, world_size: int, ds_con
         ], leaf.name
 
 
+def test_a_fork_keeps_the_layout_of_the_trunk_where_it_is_unset(tmp_path: Path) -> None:
+    """By its own schedule it would be cut into [2, 2], and take 8 rows a micro-batch."""
+    run_file = write_run(tmp_path, phase_steps=4)
+    run_file.write_text(run_file.read_text().replace("micro_batch_rows = 4", ""))
+    wide = (*("model.num_hidden_layers=4", "model.vocab_size=512", "parallel.pp=2"), _RATES)
+    leaf = (*wide, "objectives.mlm.mask_ratio=0.15", f"run.dir={tmp_path}/leaf")
+    leaf += ('schedule=[{objective="clm", steps=3}, {objective="mlm", steps=8}]', "checkpoint.every=6")
+    checkpoint = tmp_path / "run/checkpoints/step-00000003"
+    forked = (*leaf, f'fork={{from="{checkpoint}", step=3}}')
+    alone = (*leaf, f"run.dir={tmp_path}/alone", "parallel.stages=[3, 1]", "train.micro_batch_rows=2")
+    cases = [
+        RunCase(str(run_file), "pipeline", overrides, until=until)
+        for overrides, until in (
+            ((*wide, 'schedule=[{objective="clm", steps=6}]', *_KEPT, "train.micro_batch_rows=2"), None),
+            (forked, 6),
+            (forked, None),
+            (alone, None),
+        )
+    ]
+    run_distributed(cases, world_size=2)
+    one, other = open_checkpoint(tmp_path / "leaf"), open_checkpoint(tmp_path / "alone")
+    assert (one.manifest.layout.stages, one.manifest.layout.micro_batch_rows) == ((3, 1), 2)
+    assert differing_tensors(one, other) == []
+    unset = resolve_run(declare_run(str(run_file), alone[:-2]), ds_config="pipeline", num_ranks=2)
+    assert [len(blocks) for blocks in unset.stages] == [3, 1], "resumed"
+    fresh = resolve_run(
+        declare_run(str(run_file), [*leaf, f"run.dir={tmp_path}/new"]), ds_config="pipeline", num_ranks=2
+    )
+    assert ([len(blocks) for blocks in fresh.stages], fresh.division.batch.micro_batch_rows) == ([2, 2], 8)
+
+
 def _state(manifest: CheckpointManifest) -> dict[str, Any]:
     return {key: getattr(manifest, key) for key in _OF_THE_STATE}
 

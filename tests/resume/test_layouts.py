@@ -34,12 +34,11 @@ class LoadAndSave:
     folder: str
 
     def __call__(self) -> None:
-        from toolkit.training.set_up import build_engine
-
         from toolkit.engine.ranks import join_ranks
         from toolkit.engine.saving import AsyncCheckpoint, load_checkpoint
         from toolkit.run.load import declare_run
         from toolkit.run.resolve import resolve_run
+        from toolkit.training.set_up import build_engine
 
         overrides = (*self.layout.overrides, *self.overrides, f"run.dir={self.folder}/unused")
         declared = declare_run(self.run_file, overrides)

@@ -1,18 +1,24 @@
 """The files of a run folder: written whole or not at all."""
 
+import io
 import resource
 import shutil
 import signal
 from contextlib import contextmanager
 
 import pytest
+from rich.console import Console
 
-from tests.support.runs import write_run
-from toolkit.core.errors import CorpusError, SettingsError
+from tests.support.runs import RunCase, write_run
+from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import hash_folder
+from toolkit.inspection.runs import run_views
 from toolkit.run import load_run
+from toolkit.run.continuation import find_continuation
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import to_toml
+from toolkit.run.load import declare_run, to_toml
+from toolkit.workflows.launch import what_is_left
+from toolkit.workflows.train import is_complete
 
 
 @contextmanager
@@ -54,6 +60,33 @@ def test_the_tokenizer_stays_when_the_corpus_goes(tmp_path):
         folder.keep_tokenizer(source, hashes)
     assert sorted(path.name for path in folder.tokenizer.iterdir()) == names
     assert sorted(path.name for path in folder.path.iterdir()) == ["tokenizer"]
+
+
+def test_a_step_that_was_cut_is_no_checkpoint(tmp_path):
+    """One folder is empty, as `mkdir` leaves it, and another lacks a file; the run goes on before them."""
+    run_file = write_run(tmp_path)
+    RunCase(str(run_file), overrides=("checkpoint.every=1", "checkpoint.keep=3"), until=3)()
+    folder = RunFolder(tmp_path / "run")
+    next(folder.checkpoint(3).glob("weights-*")).unlink()
+    folder.checkpoint(20).mkdir()
+    assert folder.newest_step() == folder.newest_manifest().step == 2
+    assert what_is_left(folder) == "interrupted; the same command resumes from step 2"
+    assert not is_complete(folder)
+    shown = facts_of(folder)
+    assert ("step 3 of 20 (15%); saved up to 2" in shown, "saved up to step 20" in shown) == (True, False)
+    found = find_continuation(declare_run(str(run_file)))
+    assert (found.is_own, found.step) == (True, 2)
+    for step in (1, 2):
+        (folder.checkpoint(step) / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"^no checkpoint in .* is intact:\n  .*step-00000020"):
+        find_continuation(declare_run(str(run_file)))
+
+
+def facts_of(folder):
+    console = Console(width=200, file=io.StringIO())
+    for view in run_views(folder):
+        console.print(view)
+    return console.file.getvalue()
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.checkpoint.folders import latest_step
 from toolkit.core.text import terminal_safe
 from toolkit.run.folder import RunFolder
 
@@ -49,8 +48,8 @@ def _grow(
 def _name(folder: Path, run: Path, taken: str = "") -> str:
     is_shown = folder == run.resolve()
     shown = run if is_shown else Path(run.parent, folder.name) if folder.parent == run.resolve().parent else folder
-    step = latest_step(RunFolder(folder).checkpoints)
-    stands = "no checkpoint yet" if step is None else f"saved up to step {step:,}"
+    step = RunFolder(folder).newest_step()
+    stands = f"saved up to step {step:,}" if step else "no checkpoint yet"
     return f"{shown} ({stands}){taken}{' <- this run' * is_shown}"
 
 

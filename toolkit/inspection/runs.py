@@ -54,10 +54,9 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
             f"--against {others[0].name}: it is no run of one objective to which {folder.path} switches. Give one that "
             f"has nothing but {' or '.join(later) or 'that'}."
         )
-    checkpoints = folder.steps()
-    reached = [line["step"] for line in lines[-1:]] + [step for step, _ in checkpoints]
-    step = max(reached, default=plan.first_step)
-    yield _run_facts(folder, settings, plan, lines, step, saved=next((saved for saved, _ in checkpoints), None))
+    saved = folder.newest_step()
+    step = max([line["step"] for line in lines[-1:]] + [saved, plan.first_step])
+    yield _run_facts(folder, settings, plan, lines, step, saved=saved or None)
     if (family := family_tree(folder.path)) is not None:
         yield family
     lines, _ = history(folder, snapshot(settings))
@@ -66,7 +65,7 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
         yield _validation(plan.schedule, lines)
     if later and (switches := list(switch_lines(evaluated_run(folder), others))):
         yield "\n".join(switches)
-    if checkpoints:
+    if folder.steps():
         yield _checkpoints(folder, settings)
 
 

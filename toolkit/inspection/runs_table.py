@@ -103,7 +103,7 @@ def find_runs(root: Path) -> Iterator[RunFolder]:
 def _row(folder: RunFolder, name: str) -> RunRow:
     is_in_use = folder.is_in_use
     try:
-        line, saved = last_trained_line(folder), next((step for step, _ in folder.steps()), 0)
+        line, saved = last_trained_line(folder), folder.newest_step()
     except OSError as error:
         # A read that fails behind the opening, as on NFS, names no file.
         what = Path(error.filename).name if error.filename else folder.metrics_file.name

@@ -220,7 +220,7 @@ def find_continuation(run: DeclaredRun) -> Continuation:
     there. Files are not hashed.
     """
     settings, fork, init = run.settings, run.settings.fork, run.settings.init
-    if (own := _own(run.folder, settings.checkpoint.copy_to)) is not None:
+    if (own := _from_own(run.folder, settings.checkpoint.copy_to)) is not None:
         return own
     if fork is not None:
         try:
@@ -231,10 +231,10 @@ def find_continuation(run: DeclaredRun) -> Continuation:
             ) from None
     if init is None:
         return Continuation()
-    return _initial(init.source, "weights and moments" if init.optimizer == "keep" else "weights")
+    return _from_first_weights(init.source, "weights and moments" if init.optimizer == "keep" else "weights")
 
 
-def _own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
+def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     """With the run's own newest checkpoint: the one in its folder, else that in `checkpoint.copy_to`."""
     # Looked into although the run folder may have one: what is wrong there is told now.
     copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
@@ -253,7 +253,7 @@ def _own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     return Continuation(newest.manifest, str(newest.path), notes=notes)
 
 
-def _initial(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
+def _from_first_weights(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
     """With the checkpoint that `init.from` names."""
     if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
         return Continuation(remote.manifest, remote.url, "init.from", takes)
@@ -295,9 +295,11 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
     url = saved.get("copy_to") if isinstance(saved, dict) else None
     try:
         own = (
-            _own(RunFolder(folder), url if isinstance(url, str) and url else None) if isinstance(folder, str) else None
+            _from_own(RunFolder(folder), url if isinstance(url, str) and url else None)
+            if isinstance(folder, str)
+            else None
         )
-        found = own or _initial(source)
+        found = own or _from_first_weights(source)
     except CheckpointError:
         required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
         if required <= given.keys():

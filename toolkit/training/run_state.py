@@ -3,6 +3,7 @@
 Shapes: G rows in a step.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -55,6 +56,10 @@ class RunState:
     def after_evaluation(self, losses: Mapping[str, float]) -> "RunState":
         """The state with newer validation losses, by objective."""
         return self.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
+
+    def validation_loss(self, objective: str | None) -> float:
+        """The last validation loss of an objective; infinite where there is none."""
+        return self.losses.get(f"validation/{objective}", math.inf)
 
     def losses_in(self, phase: Phase) -> tuple[float, ...]:
         """`recent_losses` where the next step belongs to the phase; none where it begins it."""

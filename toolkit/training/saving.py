@@ -37,7 +37,7 @@ class CheckpointSaver:
 
     def after_evaluation(self, state: RunState) -> None:
         """Take note of the validation losses of a step; those before the first one save nothing."""
-        found = BestStep(state.losses.get(f"validation/{self._run.settings.best_by}", math.inf), state.step)
+        found = BestStep(state.validation_loss(self._run.settings.best_by), state.step)
         if state.step and found.loss < self._best.loss:
             self._best = found
 

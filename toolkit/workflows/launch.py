@@ -75,8 +75,8 @@ def launch_ranks(
 
 def what_is_left(folder: RunFolder, *, how: str = "interrupted") -> str:
     """Message on what a run has saved that was interrupted, or killed."""
-    if saved := folder.steps():
-        return f"{how}; the same command resumes from step {saved[0][0]:,}"
+    if saved := folder.newest_step():
+        return f"{how}; the same command resumes from step {saved:,}"
     has_trained = any("loss" in line for line in read_lines(folder))
     return nothing_saved("checkpoint" if has_trained else "step", how=how)
 
