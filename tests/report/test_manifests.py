@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
-from toolkit.checkpoint.manifest import ParentEntry, read_manifest
-from toolkit.report.read.manifests import flops_up_to, manifest_labels, with_manifest_labels
+from toolkit.checkpoint.manifest import ParentEntry, manifest_bytes, read_manifest
+from toolkit.report.read.manifests import flops_up_to, manifest_labels, other_corpora, with_manifest_labels
 from toolkit.report.read.results import read_results
 from toolkit.run.folder import RunFolder
 
@@ -177,6 +177,28 @@ def test_models_get_their_labels_and_the_grid_files_win(tmp_path: Path) -> None:
     assert (found["whole"]["clm_share"], found["whole"]["kind"], found["whole"]["training_step"]) == (0.5, "x", 40)
     assert (found["middle"]["clm_share"], found["middle"]["training_step"]) == (1.0, 10)
     assert (found["broken"], found["elsewhere"]) == ({}, {})
+
+
+def test_models_that_were_trained_on_other_corpora_are_told(tmp_path: Path) -> None:
+    """Of one path, too; validation, and a model without a checkpoint of ours, do not count."""
+    corpora = {
+        "a": {"data.train": "1" * 64, "data.validation": "8" * 64},
+        "b": {"schedule.0.data.train": "1" * 64, "data.validation": "9" * 64},
+        "c": {"data.train": "2" * 64, "data.validation": "8" * 64},
+    }
+    paths = {name: str(_checkpoint(tmp_path / name, 40)) for name in corpora}
+    for name, found in corpora.items():
+        manifest = read_manifest(Path(paths[name])).model_copy(update={"corpora": found})
+        (Path(paths[name]) / "manifest.json").write_bytes(manifest_bytes(manifest))
+
+    def told(*names: str) -> str:
+        rows = [row(name, "sst2", 0, 0.5) for name in (*names, "elsewhere")]
+        folder = tmp_path / f"grid-{'-'.join(names)}"
+        return other_corpora(read_results([write_finished_grid(folder, rows, paths={**paths, "elsewhere": "org/m"})]))
+
+    assert told("a", "b") == ""
+    whole = "the models were trained on different corpora: a, b (111111111111); c (222222222222)"
+    assert told("a", "b", "c") == whole
 
 
 def test_a_report_from_another_folder_finds_the_models_where_the_grid_was_started(

@@ -26,7 +26,7 @@ from toolkit.report.pages.html import Figure
 from toolkit.report.pages.model_index import model_indexes, mteb_results
 from toolkit.report.pages.page import Contents, StudySection, render
 from toolkit.report.read.completeness import missing_summary
-from toolkit.report.read.manifests import with_manifest_labels
+from toolkit.report.read.manifests import other_corpora, with_manifest_labels
 from toolkit.report.read.results import Results, read_results
 from toolkit.report.read.runs import RunCurves, is_run, read_runs
 from toolkit.report.read.study import is_study, read_study
@@ -59,6 +59,7 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
     check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs, left_out = _curves(run_folders, are_all=not (grids or studies))
+    remarks = tuple(filter(None, (left_out, "" if results is None else other_corpora(results))))
     levels, members = _levels(results)
     names = [row.name for level in levels for row in level.rows]
     if baseline is not None and baseline not in names:
@@ -67,9 +68,9 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
     words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
     command = shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
     texts, contents = _compose(results, runs, levels, members, studies, baseline=baseline, command=command)
-    replace_report(output, {**texts, PAGE: render(replace(contents, left_out=left_out), output=output)})
-    if left_out:
-        console().print(left_out)
+    replace_report(output, {**texts, PAGE: render(replace(contents, remarks=remarks), output=output)})
+    for line in remarks:
+        console().print(line)
     _say(results, output)
     return output
 

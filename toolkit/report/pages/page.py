@@ -51,8 +51,8 @@ class Contents:
     date: str
     switches: tuple[str, ...] = ()
     """Lines on the runs' switches of objective."""
-    left_out: str = ""
-    """Words on runs without a curve."""
+    remarks: tuple[str, ...] = ()
+    """Words on runs without a curve, and on corpora that differ."""
 
 
 def render(contents: Contents, *, output: Path) -> str:
@@ -102,7 +102,7 @@ def _head(contents: Contents) -> str:
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
     sentences = () if results is None else (missing_summary(results.missing), results.omission)
-    told = filter(None, (*sentences, contents.left_out))
+    told = filter(None, (*sentences, *contents.remarks))
     lacking = "".join(f"<p><strong>{escape(f'{text[0].upper()}{text[1:]}.')}</strong></p>" for text in told)
     return f"""
 <h1>{escape(first_few(_names(contents)))}</h1>

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
 from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.text import first_few
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.grid.folder import ModelInfo
 from toolkit.model import ModelSettings, parameter_counts
@@ -44,24 +45,36 @@ def with_manifest_labels(results: Results) -> Results:
     return replace(results, models=tuple(_labelled(model) for model in results.models))
 
 
+def other_corpora(results: Results) -> str:
+    """Words on models that were trained on other corpora than the rest, by the hashes of these; empty without any."""
+    trained = dict[frozenset[str], list[str]]()
+    for model in results.models:
+        manifest, _ = _manifest_of(model) or (None, None)
+        if manifest is not None and manifest.corpora:
+            hashes = {found[:12] for key, found in manifest.corpora.items() if not key.startswith("data.validation")}
+            trained.setdefault(frozenset(hashes), []).append(model.name)
+    named = [f"{first_few(names)} ({', '.join(sorted(hashes))})" for hashes, names in trained.items()]
+    return f"the models were trained on different corpora: {'; '.join(named)}" if len(named) > 1 else ""
+
+
 def _labelled(model: ModelInfo) -> ModelInfo:
-    if model.path is None or not holds_checkpoints(Path(model.path)):
-        return model
-    try:
-        found = _manifest(Path(model.path))
-    except (CheckpointError, OSError):
-        found = None
-    if found is None:
+    if (found := _manifest_of(model)) is None:
         return model
     manifest, folder = found
     return ModelInfo(model.name, model.path, {**manifest_labels(manifest, folder), **(model.labels or {})})
 
 
-def _manifest(path: Path) -> tuple[CheckpointManifest, RunFolder] | None:
-    if (path / MANIFEST_NAME).is_file():
-        return read_manifest(path), RunFolder(path.parent.parent)
-    folder = RunFolder(path.parent if path.name == CHECKPOINTS_FOLDER else path)
-    manifest = folder.newest_manifest()
+def _manifest_of(model: ModelInfo) -> tuple[CheckpointManifest, RunFolder] | None:
+    """The manifest of a model that is a checkpoint or a run, and its run's folder; None of any other."""
+    if model.path is None or not holds_checkpoints(path := Path(model.path)):
+        return None
+    try:
+        if (path / MANIFEST_NAME).is_file():
+            return read_manifest(path), RunFolder(path.parent.parent)
+        folder = RunFolder(path.parent if path.name == CHECKPOINTS_FOLDER else path)
+        manifest = folder.newest_manifest()
+    except (CheckpointError, OSError):
+        return None
     return None if manifest is None else (manifest, folder)
 
 
