@@ -16,6 +16,7 @@ IMPORTED_AS = {
 }
 WITHOUT_IMPORT = {
     "accelerate": "transformers' Trainer does not start without it",
+    "jinja2": "pandas' Styler does not start without it",
     "tensorboard": "torch.utils.tensorboard writes through it",
 }
 INSTALLED_WITH = {"awkward": "gigatoken", "fsspec": "huggingface_hub", "regex": "tiktoken"}

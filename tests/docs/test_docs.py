@@ -24,7 +24,7 @@ from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments.grid.cells import grid_cells
-from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.declaration import ReportSettings, load_grid
 from toolkit.experiments.study.declaration import load_study
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.program import grid_of
@@ -108,6 +108,9 @@ def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "grid.toml"
         path.write_text(snippet.text)
         assert len(grid_cells(load_grid(path))) == {"docs/grids.md": 9, "docs/minimal-pairs.md": 1}[snippet.page]
+        return
+    if "report" in snippet.marks:
+        assert ReportSettings.model_validate(raw["report"]).order[0] == "random"
         return
     if "study" in snippet.marks:
         monkeypatch.chdir(tmp_path)

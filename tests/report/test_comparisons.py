@@ -133,8 +133,8 @@ def test_its_score_is_taken_for_exact(tmp_path: Path) -> None:
     score = table.rows[0][-1]
     assert isinstance(score, MeanScore)
     assert score.estimate.mean == pytest.approx(-0.4)
-    assert score.estimate.t is not None
-    assert score.estimate.t.high == pytest.approx(-0.4 + 4.302652729911275 * 0.01 / 3**0.5)
+    assert score.estimate.interval is not None
+    assert score.estimate.interval.high == pytest.approx(-0.4 + 4.302652729911275 * 0.01 / 3**0.5)
 
 
 def test_a_report_with_a_baseline_has_its_tables_and_leads_to_its_runs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.report.output_folder import check_output_folder, replace_report
 
-FIRST = {"report.html": "1", "tables/a.md": "a", "mteb/x/nq.json": "x"}
+FIRST = {"report.html": "1", "tables/a.md": "a", "figures/x.svg": "x"}
 SECOND = {"report.html": "2", "tables/b.md": "b"}
 
 

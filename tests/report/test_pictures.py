@@ -18,24 +18,27 @@ from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.lines import lines_of
 from toolkit.report.figures.pictures import Panel, Picture, Point, Series, loss_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
+from toolkit.report.read.labels import Shown
 from toolkit.report.read.results import read_results
 from toolkit.report.read.runs import read_runs
 from toolkit.run import load_run
 
 
-def _level(folder: Path, labels: dict[str, dict[str, Any]]) -> Level:
+def _level(folder: Path, labels: dict[str, dict[str, Any]], **report: Any) -> Level:
     rows = [row(name, "sst2", seed, 0.5 + seed / 50 + n / 10) for n, name in enumerate(labels) for seed in (0, 1)]
-    return model_level(read_results([write_finished_grid(folder, rows, labels=labels)]))
+    return model_level(read_results([write_finished_grid(folder, rows, labels=labels, report=report)]))
 
 
 def _lines(labels: dict[str, dict[str, Any]], axis: str) -> dict[str, list[str]]:
-    rows = [Row(name, values, {}) for name, values in labels.items()]
-    return {line: [row.name for row in members] for line, members in lines_of(rows, axis).rows.items()}
+    rows = tuple(Row(name, values, {}) for name, values in labels.items())
+    names = tuple(dict.fromkeys(name for values in labels.values() for name in values))
+    level = Level("models", Seeds.FINE_TUNING, rows, (), Shown(names, names))
+    return {line: [row.name for row in members] for line, members in lines_of(level, axis).items()}
 
 
 def test_a_picture_for_each_number_that_differs(tmp_path: Path) -> None:
     labels = {"a": {"clm_share": 0.0, "budget": 9, "data": "x"}, "b": {"clm_share": 0.5, "budget": 9, "data": "y"}}
-    picture, by_data = label_pictures(_level(tmp_path, labels))
+    picture, by_data = label_pictures(_level(tmp_path, labels, lines=[]))
     assert (by_data.name, by_data.ticks) == ("models-by-data", ((0.0, "x"), (1.0, "y")))
     assert (picture.name, picture.x_label, picture.is_log) == ("models-by-clm-share", "CLM share", False)
     (panel,) = picture.panels
@@ -59,11 +62,6 @@ def test_names_and_labels_may_have_signs_that_matplotlib_or_files_do_not_take(tm
     series = tuple(Series(row.name, points, color) for color, row in enumerate(level.rows))
     picture = Picture("p", "t", "c", "x", (Panel("panel", series, "y"),))
     assert {"_a", "b"} <= {text.strip() for text in ET.fromstring(draw(picture, "svg")).itertext()}
-
-
-def test_labels_that_differ_in_an_underscore_have_files_of_their_own(tmp_path: Path) -> None:
-    level = _level(tmp_path, {"a": {"x_y": 1, "x-y": 5, "z_z": 1}, "b": {"x_y": 2, "x-y": 6, "z_z": 3}})
-    assert [picture.name for picture in label_pictures(level)] == ["models-by-x_y", "models-by-x-y", "models-by-z-z"]
 
 
 def test_a_number_that_no_axis_holds_is_no_axis(tmp_path: Path) -> None:
@@ -107,14 +105,28 @@ def test_a_model_without_a_label_is_on_every_line_that_it_fits() -> None:
     assert _lines(labels, "clm_share") == {"mask ratio 0.2": ["clm", "mlm20"], "mask ratio 0.4": ["clm", "mlm40"]}
 
 
-def test_what_follows_from_other_labels_makes_no_lines() -> None:
-    labels = {name: {"clm_share": share, "training_flops": 1e9 + share} for name, share in (("a", 0.0), ("b", 0.5))}
-    assert _lines(labels, "clm_share") == {"": ["a", "b"]}
+def test_a_grid_file_says_what_figures_show(tmp_path: Path) -> None:
+    """`order` is of texts; a label that is not one of `lines` tells no lines apart."""
+    labels = {
+        name: {"objective": name[0], "start": name[1], "seed": 0, "run_of": name} for name in ("ca", "cb", "ma", "mb")
+    }
+    level = _level(tmp_path, labels, x="start", lines=["objective"], order=["b", "m"])
+    (picture,) = label_pictures(level)
+    assert (picture.name, picture.ticks) == ("models-by-start", ((0.0, "b"), (1.0, "a")))
+    lines = [(line.label, [point.y for point in line.points]) for line in picture.panels[0].series]
+    assert lines == [("objective m", pytest.approx([81, 71])), ("objective c", pytest.approx([61, 51]))]
 
 
-def test_labels_that_leave_single_points_are_dropped() -> None:
-    labels = {"a": {"clm_share": 0.0, "run": "x"}, "b": {"clm_share": 0.5, "run": "y"}}
-    assert _lines(labels, "clm_share") == {"": ["a", "b"]}
+def test_checkpoints_have_a_line_for_each_run_along_their_steps() -> None:
+    """The share falls along a run, and would make each a line of its own."""
+    labels = {
+        f"{run}@{step}": {"run": run, "training_step": step, "clm_share": 1 / step} for run in "ab" for step in (1, 2)
+    }
+    assert _lines(labels, "training_step") == {"run a": ["a@1", "a@2"], "run b": ["b@1", "b@2"]}
+    assert _lines(labels, "clm_share") == {
+        "training step 1": ["a@1", "b@1"],
+        "training step 2": ["a@2", "b@2"],
+    }
 
 
 def test_steps_that_span_much_have_a_logarithmic_axis(tmp_path: Path) -> None:

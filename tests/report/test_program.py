@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import ModelCard, ModelCardData
 
 from tests.support.finished_grids import row, write_finished_grid
-from toolkit.core.errors import UserError
 from toolkit.report import write_report
 
-MTEB_FILE = "mteb/results/mlm/no_revision_available/nq.json"
 LABELS = {"mlm": {"clm_share": 0.0}, "half <b>": {"clm_share": 0.5}}
 
 
@@ -94,7 +91,7 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
         *(
             f"tables/{name}.{ending}"
             for name in (
-                *(f"models-{kind}{suffix}" for kind in ("families", "sc", "ir") for suffix in ("", "-bootstrap")),
+                *(f"models-{kind}" for kind in ("families", "sc", "ir")),
                 "models-tests",
                 "learning-rates",
             )
@@ -104,12 +101,6 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
             f"figures/{name}.{ending}"
             for name in ("models-by-clm-share", "learning-rates", "learning-rate-spread")
             for ending in ("svg", "pdf")
-        ),
-        *(f"model-index/{model}.yaml" for model in ("mlm", "half--b-")),
-        *(
-            f"mteb/results/{model}/no_revision_available/{task}.json"
-            for model in ("mlm", "half--b-")
-            for task in ("sst2", "nq")
         ),
     }
 
@@ -149,29 +140,6 @@ def test_the_runs_behind_a_score_are_there(written: Path) -> None:
     assert table.count(">0.5101<") == 2
 
 
-def test_a_model_card_takes_the_index(written: Path) -> None:
-    """The mean over the chosen rate's seeds is (0.5001 + 0.5101 + 0.5201) / 3."""
-    text = (written / "model-index/mlm.yaml").read_text()
-    data = ModelCard(f"---\n{text}---\n# A model\n").data
-    assert isinstance(data, ModelCardData)
-    assert data.model_name == "mlm"
-    first, second = data.eval_results or []
-    assert (first.task_type, first.dataset_name, first.metric_type) == ("text-classification", "sst2", "accuracy")
-    assert first.metric_value == pytest.approx(0.5101)
-    assert first.metric_name == "accuracy, mean of 3 seeds"
-    assert (second.task_type, second.metric_type) == ("text-retrieval", "ndcg@10")
-
-
-def test_scores_in_mtebs_layout(written: Path) -> None:
-    found = json.loads((written / MTEB_FILE).read_text())
-    assert (found["task_name"], found["mteb_version"]) == ("nq", None)
-    (scores,) = found["scores"]["test"]
-    assert scores["main_score"] == scores["ndcg_at_10"] == pytest.approx(0.5101)
-    assert (scores["hf_subset"], scores["languages"]) == ("default", ["und"])
-    each = [(part["seed"], part["main_score"]) for part in scores["scores_per_experiment"]]
-    assert each == [(0, 0.5001), (1, 0.5101), (2, 0.5201)]
-
-
 def test_several_grids_and_a_run_make_one_report(grid: Path, tmp_path: Path) -> None:
     other = write_finished_grid(tmp_path / "other", [row("mlm", "squad", seed, 0.3, kind="qa") for seed in (0, 1)])
     run = tmp_path / "run"
@@ -206,9 +174,3 @@ def test_an_unfinished_model_is_left_out_and_named(tmp_path: Path, capsys: pytes
     assert told in " ".join(capsys.readouterr().out.split())
     assert f"L{told[1:]}." in (output / "report.html").read_text()
     assert len((output / "tables/scores.csv").read_text().splitlines()) == 2
-
-
-def test_models_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
-    folder = write_finished_grid(tmp_path / "grid", [row("a/b", "sst2", 0, 0.8), row("a b", "sst2", 0, 0.8)])
-    with pytest.raises(UserError, match="would share the file 'a-b'"):
-        write_report([folder])

@@ -43,9 +43,10 @@ def write_finished_grid(
     *,
     labels: Mapping[str, Mapping[str, Any]] | None = None,
     paths: Mapping[str, str] | None = None,
+    report: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A grid's folder with these results; its models have these labels and paths, and `[grid]` these settings."""
+    """A grid's folder with these results; its models have these labels and paths, its file these tables."""
     rows, labels, paths = list(rows), labels or {}, paths or {}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
@@ -54,6 +55,7 @@ def write_finished_grid(
     tasks = {entry["task"]: entry["kind"] for entry in rows}
     declared = {
         "grid": {"dir": str(folder), **settings},
+        "report": report or {},
         "model": [
             {
                 "name": name,

@@ -1,4 +1,4 @@
-"""The report on grids and runs: tables, tests between models, figures, one HTML page, and results for model cards."""
+"""The report on grids and runs: tables, tests between models, figures, one HTML page."""
 
 from toolkit.report.program import write_report
 

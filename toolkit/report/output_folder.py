@@ -9,7 +9,7 @@ from toolkit.core.errors import SettingsError, UserError
 PAGE = "report.html"
 # What a report may write, in the order in which it takes the place of an earlier one's. The page comes first: by it the
 # folder is known as a report's after a kill.
-_PARTS = (PAGE, "tables", "figures", "model-index", "mteb")
+_PARTS = (PAGE, "tables", "figures")
 _UNFINISHED = ".report.partial"
 
 

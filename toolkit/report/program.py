@@ -1,4 +1,4 @@
-"""`toolkit report`: read grids and runs -> tables, tests, figures, results for model cards -> one page."""
+"""`toolkit report`: read grids and runs -> tables, tests, figures -> one page."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,13 @@ from toolkit.report.compare.comparisons import comparison_table, difference_tabl
 from toolkit.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.report.compare.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.report.compare.score_tables import score_tables, study_table
-from toolkit.report.compare.tables import IntervalKind, Table, distinct_tables, missing_table, rates_table, scores_csv
+from toolkit.report.compare.tables import Table, distinct_names, missing_table, rates_table, scores_csv
 from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
 from toolkit.report.output_folder import PAGE, check_output_folder, replace_report
 from toolkit.report.pages.html import Figure
-from toolkit.report.pages.model_index import model_indexes, mteb_results
 from toolkit.report.pages.page import Contents, StudySection, render
 from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.manifests import other_corpora, with_manifest_labels
@@ -40,7 +39,7 @@ Members = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def write_report(folders: Sequence[Path], *, output: Path | None = None, baseline: str | None = None) -> Path:
-    """Write `report.html`, `tables/`, `figures/`, `model-index/` and `mteb/`; returns their folder.
+    """Write `report.html`, `tables/` and `figures/`; returns their folder.
 
     An earlier report there is replaced.
 
@@ -135,9 +134,9 @@ def _compose(
     command: str,
 ) -> tuple[dict[str, str | bytes], Contents]:
     texts: dict[str, str | bytes] = {}
-    scores = distinct_tables(
-        table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))
-    )
+    scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
+    names = distinct_names(table.name for table in scores)
+    scores = [replace(table, name=name) for table, name in zip(scores, names, strict=True)]
     tests = tuple(table for level in levels if (table := comparison_table(level, baseline)) is not None)
     rates = None if results is None else rates_table(results, levels[-1])
     missing = None if results is None else missing_table(results)
@@ -148,10 +147,9 @@ def _compose(
         texts["tables/scores.csv"] = scores_csv(results)
     if tables:
         texts |= _table_files(tables)
-    if results is not None:
-        texts |= {f"model-index/{name}": text for name, text in model_indexes(results).items()}
-        texts |= {f"mteb/{name}": text for name, text in mteb_results(results).items()}
-    figures = [Figure.of(picture) for picture in _pictures(results, levels, members, runs)]
+    pictures = list(_pictures(results, levels, members, runs))
+    names = distinct_names(picture.name for picture in pictures)
+    figures = [Figure.of(replace(picture, name=name)) for picture, name in zip(pictures, names, strict=True)]
     for figure in (*figures, *(section.figure for section in sections)):
         texts[f"figures/{figure.picture.name}.svg"] = figure.wide
         texts[f"figures/{figure.picture.name}.pdf"] = draw(figure.picture, "pdf")
@@ -164,7 +162,7 @@ def _compose(
             for name, models in members[level.name].items()
             if list(models) != [name]
         },
-        tables=tuple(table for table in scores if table.intervals is IntervalKind.T),
+        tables=tuple(scores),
         tests=tests,
         rates=rates,
         missing=missing,

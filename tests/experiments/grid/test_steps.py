@@ -45,7 +45,7 @@ def test_a_run_is_a_model_for_each_step(run, steps, expected, capsys):
     assert [cell.model for cell in plan.cells] == [f"clm@{step}" for step in expected]
     for step, model in zip(expected, plan.grid.model, strict=True):
         assert model.path == str(run.checkpoint(step))
-        assert model.labels == {"kind": "x", "training_step": step}
+        assert model.labels == {"kind": "x", "run": "clm", "training_step": step}
         # What a report and later commands read is the grid as it was resolved.
         assert model.steps is None
     said = f"as they are now: steps {', '.join(map(str, expected))}\n"

@@ -5,6 +5,7 @@ import pytest
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.study.declaration import PRESETS, load_study
 from toolkit.experiments.study.models import models_of, parse_schedule
+from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.toml_files import presets_in
 
@@ -270,3 +271,8 @@ def test_models_that_are_alike_are_refused(study):
     text = "[[models]]\naxes.schedule = ['clm 6', 'clm 3 + clm 3']"
     with pytest.raises(SettingsError, match=r"test-clm-6 .* and test-clm-3-clm-6 .* are alike in all"):
         Tree(models_of(study(text)))
+
+
+def test_figures_show_what_the_axes_change():
+    axes = axis_labels(load_study("paper"))
+    assert axes == ("size", "clm_share", "budget_steps", "mask_ratio", "start", "training_step", "training_flops")

@@ -135,7 +135,11 @@ def test_steps_that_are_kept_are_models_of_the_grid(trained):
     (clm,) = entries
     runs = trained[0] / "study" / "runs"
     assert [(model.name, model.path, model.labels) for model in at_steps(clm)] == [
-        (f"{CLM}@{step}", str(RunFolder(runs / CLM).checkpoint(step)), {"size": "run", "training_step": step})
+        (
+            f"{CLM}@{step}",
+            str(RunFolder(runs / CLM).checkpoint(step)),
+            {"size": "run", "run": CLM, "training_step": step},
+        )
         for step in (3, 5)
     ]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
@@ -31,6 +31,9 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 PathText = Annotated[str, Field(min_length=1)]
 Label = str | int | float | bool
+LabelNames = Annotated[
+    tuple[str, ...], Field(strict=False), BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
 Labels = Mapping[str, Label]
 
 
@@ -71,8 +74,8 @@ class ModelEntry(Settings):
     """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint); or
     `random`: a twin of the grid's first other model, whose weights are drawn from the seed of each cell."""
     steps: Annotated[tuple[int, ...], Field(strict=False)] | str | None = None
-    """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the label `training_step`. `"all"`, a
-    list, or a range `"A..B"` or `"A..B:EVERY"`."""
+    """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the labels `run` and `training_step`.
+    `"all"`, a list, or a range `"A..B"` or `"A..B:EVERY"`."""
     labels: dict[str, Label] = Field(default_factory=dict)
     """What a report may draw scores against, such as `clm_share = 0.25`."""
 
@@ -129,6 +132,18 @@ class TaskEntry(Settings):
         return {split: Path(path) for split, path in given.items() if path is not None}
 
 
+class ReportSettings(Settings):
+    """Figures of `toolkit report`."""
+
+    x: LabelNames | None = None
+    """Labels that scores are drawn against, a figure each. Unset: all that `labels` of the models have; of a study its
+    axes."""
+    lines: LabelNames | None = None
+    """Labels in which the models of one line agree. Unset: as `x`."""
+    order: Annotated[tuple[Label, ...], Field(strict=False)] = ()
+    """Values that are texts, as figures order them; others follow in the order of the models."""
+
+
 class Grid(Settings):
     """A grid file."""
 
@@ -140,6 +155,8 @@ class Grid(Settings):
     """The tasks."""
     slurm: SlurmSettings = SlurmSettings()
     """Jobs of `--executor slurm`."""
+    report: ReportSettings = ReportSettings()
+    """What figures of `toolkit report` show."""
 
     @model_validator(mode="after")
     def _check(self) -> "Grid":
@@ -218,11 +235,16 @@ class Grid(Settings):
 
 
 def make_grid(
-    settings: GridSettings, models: Sequence[ModelEntry], tasks: Sequence[TaskEntry], *, slurm: SlurmSettings
+    settings: GridSettings,
+    models: Sequence[ModelEntry],
+    tasks: Sequence[TaskEntry],
+    *,
+    slurm: SlurmSettings,
+    report: ReportSettings,
 ) -> Grid:
     """A grid of parts that are valid each; refused, with each mistake, where together they are not."""
     try:
-        return Grid(grid=settings, model=tuple(models), task=tuple(tasks), slurm=slurm)
+        return Grid(grid=settings, model=tuple(models), task=tuple(tasks), slurm=slurm, report=report)
     except ValidationError as error:
         raise SettingsError(explain(error, Grid)) from None
 

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from toolkit.core.files import atomic_write
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Cell, Score, results_text
-from toolkit.experiments.grid.declaration import UNTRAINED_CELLS, Label, Labels
+from toolkit.experiments.grid.declaration import UNTRAINED_CELLS, Label, Labels, ReportSettings
 from toolkit.experiments.grid.selection import Selected
 
 _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have finished."
@@ -37,6 +37,7 @@ class Declaration:
     tasks: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
     """All that are declared, rates and seeds ascending."""
+    report: ReportSettings = field(default_factory=ReportSettings)
 
 
 class GridFolder:
@@ -142,6 +143,7 @@ class GridFolder:
             tasks = [{**shared, **task, **UNTRAINED_CELLS.get(task["kind"], {})} for task in content.get("task", [])]
             models = [self._model(entry, shared.get("dir")) for entry in content.get("model", [])]
             return Declaration(
+                report=ReportSettings.model_validate(content.get("report", {})),
                 text=text,
                 models=tuple(models),
                 tasks=tuple(task["name"] for task in tasks),

@@ -184,7 +184,7 @@ def at_steps(entry: ModelEntry) -> list[ModelEntry]:
         ModelEntry(
             name=f"{entry.name}@{step}",
             path=str(path),
-            labels={**entry.labels, "training_step": step},
+            labels={**entry.labels, "run": entry.name, "training_step": step},
         )
         for step, path in kept_checkpoints(Path(entry.path), entry.chosen, asked=asked, option="steps")
     ]

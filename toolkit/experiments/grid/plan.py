@@ -46,7 +46,9 @@ class GridPlan:
             model for entry, own in zip(grid.model, resolved, strict=True) for model in own or [shapes[0].twin(entry)]
         ]
         entries = tuple(model.entry for model in models)
-        self.grid = grid if entries == grid.model else make_grid(grid.grid, entries, grid.task, slurm=grid.slurm)
+        if entries != grid.model:
+            grid = make_grid(grid.grid, entries, grid.task, slurm=grid.slurm, report=grid.report)
+        self.grid = grid
         self._models = {model.entry.name: model for model in models}
         self.cells = grid_cells(self.grid)
         if hub is HubAccess.FETCHED:

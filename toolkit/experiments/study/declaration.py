@@ -7,7 +7,7 @@ from pydantic import Field
 
 from toolkit.core.settings import Settings
 from toolkit.execution.slurm import SlurmSettings
-from toolkit.experiments.grid.declaration import GridSettings, PathText, TaskEntry
+from toolkit.experiments.grid.declaration import GridSettings, PathText, ReportSettings, TaskEntry
 from toolkit.run.toml_files import find_toml, read_toml, validated
 
 PUBLISHED = "published"
@@ -103,6 +103,8 @@ class Study(Settings):
     """What all cells of its grid share, as in a grid file; `grid.dir` is by default `grid` in the study's folder."""
     task: tuple[TaskEntry, ...] = Field((), strict=False)
     """Tasks that all models are fine-tuned on, as in a grid file."""
+    report: ReportSettings = ReportSettings()
+    """What figures of its report show, as in a grid file."""
 
     @property
     def job_options(self) -> tuple[str, ...]:

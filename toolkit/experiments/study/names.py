@@ -9,14 +9,19 @@ from typing import Any
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import nearest
 from toolkit.experiments.grid.declaration import Label
-from toolkit.experiments.study.declaration import PUBLISHED
+from toolkit.experiments.study.declaration import PUBLISHED, Study
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import is_free
 from toolkit.run.settings import RunSettings
 
 _NAME = re.compile(r"\w[\w.+-]{0,199}")
 # What reports call the values of an axis; of the others it is the key.
-_LABELS = {"run.seed": "seed", "objectives.mlm.mask_ratio": "mask_ratio", "model.preset": "size"}
+_LABELS_OF_AXES = {
+    "schedule": ("clm_share", "budget_steps"),
+    "run.seed": ("seed",),
+    "objectives.mlm.mask_ratio": ("mask_ratio",),
+    "model.preset": ("size",),
+}
 _OF_RUN_FILES = frozenset(RunSettings.model_fields) | {"scheduler"}
 
 
@@ -63,10 +68,19 @@ def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[Choice]]:
     ]
 
 
+def axis_labels(study: Study) -> tuple[str, ...]:
+    """Labels in which a study's axes let its models differ; those of a schedule are its share of CLM and its length."""
+    axes = [choices[0].axis for block in study.models for choices in axes_of(block.axes)]
+    names = [name for axis in axes for name in _LABELS_OF_AXES.get(axis, (axis.replace(".", "_"),))]
+    starts = ["start"] if any(block.sources for block in study.models) else []
+    steps = ["training_step", "training_flops"] if study.study.keep else []
+    return tuple(dict.fromkeys([*names, *starts, *steps]))
+
+
 def labels_of_choices(choices: Iterable[Choice]) -> dict[str, Label]:
     """Labels that axes give."""
-    named = {_LABELS.get(choice.axis, choice.axis.replace(".", "_")): choice.label for choice in choices}
-    return {name: label for name, label in named.items() if name != "schedule"}
+    given = {choice.axis: choice.label for choice in choices if choice.axis != "schedule"}
+    return {_LABELS_OF_AXES.get(axis, (axis.replace(".", "_"),))[0]: label for axis, label in given.items()}
 
 
 def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from toolkit.experiments.study.display import show_study
 from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, missed_steps, summary
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.models import Model, models_of
+from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.divergence import read_divergence
@@ -277,7 +278,10 @@ def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) 
         return None
     # A whole node, as `launchers/slurm.sbatch` takes for a model.
     slurm = SlurmSettings(options=("--exclusive", "--mem=0", *study.job_options))
-    return make_grid(study.grid, entries, study.task, slurm=slurm)
+    report = study.report
+    if report.x is None:
+        report = report.model_copy(update={"x": axis_labels(study)})
+    return make_grid(study.grid, entries, study.task, slurm=slurm, report=report)
 
 
 def _entries(study: Study, leaf: Leaf, *, made: int) -> list[ModelEntry]:

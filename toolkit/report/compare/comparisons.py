@@ -1,7 +1,7 @@
 """Pairs of rows that are compared, and the tables of their differences.
 
-Rows are compared that differ in one label, those on one line of its figure, and all with a baseline. Each such family
-of pairs is a question of its own, so that Holm's correction is over its pairs alone.
+Rows are compared that are on one line of a figure, at different values of its axis, and all with a baseline. Each such
+family of pairs is a question of its own, so that Holm's correction is over its pairs alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.score_tables import Column, columns_of, table_of_rows
 from toolkit.report.compare.statistics import Estimate, PairedTest, holm, paired_test
 from toolkit.report.compare.tables import MeanScore, Table, TableCell, slug
-from toolkit.report.figures.lines import axes_of, lines_of
-from toolkit.report.read.labels import CLM_SHARE, DERIVED, OBJECTIVE, SEED
+from toolkit.report.figures.lines import OTHERS, axes_of, lines_of
+from toolkit.report.read.labels import SEED
 from toolkit.report.read.tasks import TaskInfo
 
 _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference", "low", "high", "p", "p (Holm)")
@@ -43,8 +43,8 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
     others = "" if _row(level, baseline) is None else f", and all with {baseline} (baseline)"
     note = (
         f"First minus second in points, paired by {one}: mean, its 95 % interval and a two-sided t test. Compared are "
-        f"{level.name} that differ in one label, those on one line of its figure{others}, or all where "
-        "no label tells them apart; Holm's correction is over the pairs of one label within one data set or average. "
+        f"{level.name} on one line of a figure, at different values of its axis{others}, or all where "
+        "there is no such figure; Holm's correction is over the pairs of one label within one data set or average. "
         "An average is tested on the seeds that all its data sets share. A dash: fewer than two pairs, or all "
         "differences equal."
     )
@@ -54,14 +54,14 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
 
 
 def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
-    """Pairs that differ in one label, each under the first such label; all pairs where no label tells rows apart."""
+    """Pairs on one line of a figure, each under the first such axis; all pairs where there is no such figure."""
     found: dict[str, list[tuple[Row, Row]]] = {}
     seen: set[tuple[str, str]] = set()
     for axis in axes_of(level):
-        new = [pair for pair in _on_one_line(level, axis) if (pair[0].name, pair[1].name) not in seen]
-        seen |= {(first.name, second.name) for first, second in new}
-        if new:
-            found[axis] = new
+        for first, second in _on_one_line(level, axis.name):
+            if (first.name, second.name) not in seen:
+                seen.add((first.name, second.name))
+                found.setdefault(axis.name, []).append((first, second))
     if not found:
         found[level.name.removesuffix("s")] = list(combinations(level.rows, 2))
     if (reference := _row(level, baseline)) is not None:
@@ -71,18 +71,11 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
 
 
 def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
-    """Pairs on a line of the label's figure, at different places and alike in all other labels that both have.
-
-    A line may have models that differ in more: a figure drops labels until there is one.
-    """
-    lines = lines_of([row for row in level.rows if axis in row.labels], axis).rows.values()
-    follows = {axis, *DERIVED, *((OBJECTIVE,) if axis == CLM_SHARE else ())}
-    pairs = {(first.name, second.name): (first, second) for line in lines for first, second in combinations(line, 2)}
-    for first, second in pairs.values():
-        others = (first.labels.keys() & second.labels.keys()) - follows
-        is_alike = all(first.labels[name] == second.labels[name] for name in others)
-        if is_alike and first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
-            yield first, second
+    """Pairs on a line of the label's figure, at different places and of one pretraining seed."""
+    for name, line in lines_of(level, axis).items():
+        for first, second in combinations(line if name != OTHERS else (), 2):
+            if first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
+                yield first, second
 
 
 def difference_tables(level: Level, baseline: str | None) -> list[Table]:
@@ -135,4 +128,4 @@ def _difference(row: Row, reference: Row, column: Column) -> MeanScore | None:
     test = _test(row, reference, column.tasks)
     if test is None:
         return None
-    return MeanScore(Estimate(test.difference, (test.num_pairs,), t=test.interval), row.name)
+    return MeanScore(Estimate(test.difference, (test.num_pairs,), interval=test.interval), row.name)

@@ -4,44 +4,20 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, TableCell
+from toolkit.report.compare.tables import MeanScore, Table, TableCell
 
 DASH = "\u2013"
 _MOST_ROWS_ON_A_PAGE = 30
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "→": r"$\to$",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    DASH: "--",
-    "±": r"$\pm$",
-    "\u2020": r"$\dagger$",
-    "\u2021": r"$\ddagger$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-}
+_TEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "{}$&#_%"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+)
 _PDFLATEX = r"""\ifdefined\DeclareUnicodeCharacter
 \usepackage[T1]{fontenc}
 \IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
 \newcommand{\declared}[2]{\ifcsname u8:\detokenize{#1}\endcsname\else\DeclareUnicodeCharacter{#2}{[U+#2]}\fi}
 """
-_LETTERS = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma varsigma tau upsilon phi "
-    "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
-)
-_TEX |= {
-    letter: rf"$\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρσςτυφχψωΓΔΘΛΞΠΣΦΨΩ", _LETTERS.split(), strict=True)
-}
-# Up to these Latin letters, and among punctuation, currencies and arrows, pdfLaTeX knows most signs.
-_LATIN_END, _PUNCTUATION, _ARROWS_END = 0x180, 0x2010, 0x2194
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
 
@@ -58,13 +34,10 @@ def number_text(value: TableCell, decimals: int | None = None) -> str:
 
 
 def score_text(score: MeanScore, table: Table) -> str:
-    """Percent with its interval, `87.00 ± 0.21` or `87.00 [86.80, 87.19]`, then how many seeds, and marks."""
-    mean, interval = 100 * score.estimate.mean, score.interval(table.intervals)
-    parts = [f"{mean:.2f}"]
-    if interval is not None:
-        low, high = 100 * interval.low, 100 * interval.high
-        is_t = table.intervals is IntervalKind.T
-        parts.append(f"± {(high - low) / 2:.2f}" if is_t else f"[{low:.2f}, {high:.2f}]")
+    """Percent with its interval, `87.00 ± 0.21`, then how many seeds, and marks."""
+    parts = [f"{100 * score.estimate.mean:.2f}"]
+    if (interval := score.estimate.interval) is not None:
+        parts.append(f"± {50 * (interval.high - interval.low):.2f}")
     if seeds := table.seeds_text(score):
         parts.append(f"({seeds})")
     return " ".join([*parts, score.marks]).rstrip()
@@ -76,37 +49,31 @@ def markdown(table: Table) -> str:
         _markdown_row([_markdown(heading) for heading in table.head]),
         _markdown_row(["---" if index < table.num_names else "---:" for index in range(len(table.head))]),
     ]
-    lines += [_markdown_row(_texts(table, row, _markdown, best="**{}**")) for row in table.rows]
+    for row in table.rows:
+        cells = zip(_texts(table, row, _markdown), _columns(row), strict=True)
+        lines.append(_markdown_row([f"**{text}**" if table.is_best(*cell) else text for text, cell in cells]))
     return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{_notes(table)}\n"
 
 
 def latex(table: Table) -> str:
     r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
-    text = _environment(table)
-    common = {*range(_LATIN_END), *range(_PUNCTUATION, _ARROWS_END)}
-    if signs := "".join(sign for sign in _foreign_signs(text) if ord(sign) not in common):
-        return (
-            f"% pdfLaTeX may not know these signs: {signs}\n% Use XeLaTeX or LuaLaTeX with a font that has them, or "
-            f"declare each, as tables.tex does.\n{text}"
-        )
-    return text
+    import pandas as pd
 
-
-def _environment(table: Table) -> str:
-    columns = "l" * table.num_names + "r" * (len(table.head) - table.num_names)
-    body = [_latex_row(_texts(table, row, _tex, best=r"\textbf{{{}}}")) for row in table.rows]
-    head = f"\\toprule\n{_latex_row([_tex(heading) for heading in table.head])}\n\\midrule\n"
-    lines = "\n".join([*body, r"\bottomrule"])
-    caption = f"\\caption{{{_tex(f'{table.title}. {_notes(table)}')}}}\\label{{tab:{table.name}}}"
-    if len(table.rows) > _MOST_ROWS_ON_A_PAGE:
-        return (
-            f"{{\\footnotesize\n\\begin{{longtable}}{{{columns}}}\n{caption}\\\\\n{head}\\endfirsthead\n{head}\\endhead\n"
-            f"{lines}\n\\end{{longtable}}}}\n"
-        )
-    return (
-        f"\\begin{{table}}[htbp]\n\\centering\n\\footnotesize\n\\begin{{tabular}}{{{columns}}}\n{head}{lines}\n"
-        f"\\end{{tabular}}\n{caption}\n\\end{{table}}\n"
+    cells = pd.DataFrame([_texts(table, row, _tex) for row in table.rows])
+    marks = [["textbf:--rwrap" if table.is_best(*cell) else "" for cell in _columns(row)] for row in table.rows]
+    styled = cells.style.apply(lambda _: pd.DataFrame(marks), axis=None).hide(axis="index")
+    is_long = len(table.rows) > _MOST_ROWS_ON_A_PAGE
+    text: str = styled.relabel_index([_tex(heading) for heading in table.head], axis=1).to_latex(
+        hrules=True,
+        column_format="l" * table.num_names + "r" * (len(table.head) - table.num_names),
+        # A long one's stands on each page.
+        caption=_tex(table.title if is_long else f"{table.title}. {_notes(table)}"),
+        label=f"tab:{table.name}",
+        environment="longtable" if is_long else None,
+        position=None if is_long else "htbp",
+        position_float=None if is_long else "centering",
     )
+    return f"{text}{_tex(_notes(table))}\n" if is_long else text
 
 
 def latex_document(tables: Mapping[str, str]) -> str:
@@ -121,7 +88,7 @@ def latex_document(tables: Mapping[str, str]) -> str:
         "% Shows all tables; to use one in a paper, \\usepackage{booktabs,longtable} and \\input it.\n"
         "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
         f"\\usepackage{{booktabs,longtable}}\n\\extrafloats{{200}}\n{declared}"
-        f"\\begin{{document}}\n{inputs}\n\\end{{document}}\n"
+        f"\\begin{{document}}\\footnotesize\n{inputs}\n\\end{{document}}\n"
     )
 
 
@@ -147,7 +114,7 @@ def comma_separated(table: Table) -> str:
 
 def _csv_cells(table: Table, heading: str, cell: TableCell, is_score: bool) -> list[str]:
     if isinstance(cell, MeanScore):
-        interval = cell.interval(table.intervals)
+        interval = cell.estimate.interval
         limits = ["", ""] if interval is None else [f"{100 * interval.low:.2f}", f"{100 * interval.high:.2f}"]
         return [f"{100 * cell.estimate.mean:.2f}", *limits]
     if cell is None:
@@ -159,13 +126,16 @@ def _csv_cells(table: Table, heading: str, cell: TableCell, is_score: bool) -> l
     return [number_text(cell, decimals)]
 
 
-def _texts(table: Table, row: Sequence[TableCell], escape: Callable[[str], str], *, best: str) -> list[str]:
-    texts = []
-    for column, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
-        decimals = table.decimals.get(heading)
-        text = escape(score_text(cell, table) if isinstance(cell, MeanScore) else number_text(cell, decimals))
-        texts.append(best.format(text) if table.is_best(cell, column) else text)
-    return texts
+def _texts(table: Table, row: Sequence[TableCell], escape: Callable[[str], str]) -> list[str]:
+    cells = zip(row, map(table.decimals.get, table.head), strict=True)
+    return [
+        escape(score_text(cell, table) if isinstance(cell, MeanScore) else number_text(cell, decimals))
+        for cell, decimals in cells
+    ]
+
+
+def _columns(row: Sequence[TableCell]) -> list[tuple[TableCell, int]]:
+    return [(cell, column) for column, cell in enumerate(row)]
 
 
 def _notes(table: Table) -> str:
@@ -180,11 +150,6 @@ def _markdown(text: str) -> str:
     return text.translate(_MARKDOWN)
 
 
-def _latex_row(cells: Sequence[str]) -> str:
-    # After the end of a row, a bracket would be its distance to the next, and a star would be lost.
-    cells = [f"{{}}{cells[0]}" if cells[0].startswith(("[", "*")) else cells[0], *cells[1:]]
-    return " & ".join(cells) + r" \\"
-
-
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(sign, sign) for sign in text)
+    # After the end of a row, a bracket would be its distance to the next, and a star would be lost.
+    return ("{}" if text.startswith(("[", "*")) else "") + text.translate(_TEX)

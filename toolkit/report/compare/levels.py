@@ -13,11 +13,11 @@ from functools import cached_property
 
 from toolkit.experiments.grid.declaration import Label, Labels
 from toolkit.report.compare.statistics import Estimate, estimate
-from toolkit.report.read.labels import SEED, TOTALS, distinguishing, names_after, quantity
+from toolkit.report.read.labels import RUN, SEED, TOTALS, Shown, distinguishing, names_after, quantity
 from toolkit.report.read.results import Results
 from toolkit.report.read.tasks import TaskInfo
 
-_UNSHARED = (SEED, *TOTALS)
+_UNSHARED = (SEED, RUN, *TOTALS)
 _NO_SEED = ""
 FAMILY_NAMES = {
     "sc": "Sequence classification",
@@ -104,6 +104,7 @@ class Level:
     """What the intervals are over."""
     rows: tuple[Row, ...]
     tasks: tuple[TaskInfo, ...]
+    shown: Shown = Shown()  # noqa: RUF009
 
     @property
     def families(self) -> dict[str, tuple[TaskInfo, ...]]:
@@ -140,7 +141,7 @@ def model_level(results: Results) -> Level:
         scores = {task: found for task, found in scores.items() if found}
         unfinished = frozenset(task for task in scores if (model.name, task) in results.unfinished_rates)
         rows.append(Row(model.name, model.labels or {}, scores, unfinished=unfinished))
-    return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks)
+    return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks, results.shown)
 
 
 def configuration_level(models: Level) -> Level | None:
@@ -151,7 +152,7 @@ def configuration_level(models: Level) -> Level | None:
         return None
     rows = [_configuration(name, members, Seeds.PRETRAINING) for name, members in groups.items()]
     rows += [_configuration(row.name, [row], Seeds.NONE) for row in _without_seed(models)]
-    return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks)
+    return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks, models.shown)
 
 
 def configuration_members(models: Level) -> dict[str, list[str]]:

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 from toolkit.experiments.grid.declaration import Label
 from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.statistics import Estimate
-from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, slug
-from toolkit.report.figures.lines import repeated_labels
+from toolkit.report.compare.tables import MeanScore, Table, slug
 from toolkit.report.read.labels import (
     BUDGET,
     CLM_SHARE,
     MASK_RATIO,
     OBJECTIVE,
+    PARAMETERS,
     SIZE,
     START,
     STEP,
+    TOKENS,
     TOTALS,
     order_of,
     places_of,
@@ -51,35 +52,31 @@ def columns_of(level: Level) -> dict[str, list[Column]]:
 
 def score_tables(level: Level) -> list[Table]:
     """Averages of the families, then each family by data set; for each size apart where there are several."""
-    tables: list[Table] = []
-    for kind in IntervalKind:
-        tables += _tables(level, kind)
-        sizes = list(dict.fromkeys(row.labels[SIZE] for row in level.rows if SIZE in row.labels))
-        for size in sizes if len(sizes) > 1 else ():
-            rows = tuple(row for row in level.rows if row.labels.get(SIZE) == size)
-            tables += _tables(replace(level, rows=rows), kind, size=size)
+    tables = [*_tables(level)]
+    sizes = list(dict.fromkeys(row.labels[SIZE] for row in level.rows if SIZE in row.labels))
+    for size in sizes if len(sizes) > 1 else ():
+        rows = tuple(row for row in level.rows if row.labels.get(SIZE) == size)
+        tables += _tables(replace(level, rows=rows), size=size)
     return tables
 
 
-def _tables(level: Level, kind: IntervalKind, size: Label | None = None) -> Iterator[Table]:
-    place = "" if size is None else f"-{slug(str(size))}"
-    suffix = place + ("" if kind is IntervalKind.T else "-bootstrap")
+def _tables(level: Level, size: Label | None = None) -> Iterator[Table]:
+    suffix = "" if size is None else f"-{slug(str(size))}"
     of_size = "" if size is None else f", {SIZE} {size}"
     families = [Column(name, family_name(name), tasks) for name, tasks in level.families.items()]
     if len(families) > 1:
-        yield _score_table(level, families, kind, f"{level.name}-families{suffix}", f"Families{of_size}")
+        yield _score_table(level, families, f"{level.name}-families{suffix}", f"Families{of_size}")
     for name, columns in columns_of(level).items():
         title = f"{family_name(name)}{of_size}"
-        yield _score_table(level, columns, kind, f"{level.name}-{slug(name)}{suffix}", title)
+        yield _score_table(level, columns, f"{level.name}-{slug(name)}{suffix}", title)
 
 
-def _score_table(level: Level, columns: Sequence[Column], kind: IntervalKind, name: str, title: str) -> Table:
+def _score_table(level: Level, columns: Sequence[Column], name: str, title: str) -> Table:
     table = replace(
         table_of_rows(level, level.rows, columns, lambda row, column: mean_score(level, row, column.tasks)),
         name=name,
         title=title,
-        note=_note(level, kind),
-        intervals=kind,
+        note=_note(level),
     )
     floors = [majority_of(column.tasks) for column in columns]
     if any(floor is not None for floor in floors):
@@ -93,7 +90,7 @@ def table_of_rows(
     level: Level, rows: Iterable[Row], columns: Sequence[Column], score_of: Callable[[Row, Column], MeanScore | None]
 ) -> Table:
     """A table without a name of rows that have a score: what names them, then their scores."""
-    hidden = {*TOTALS, *repeated_labels(level)}
+    hidden = {*TOTALS, *_repeated_labels(level)}
     known = [label for label in _LABEL_ORDER if label in level.label_names]
     labels = tuple(label for label in dict.fromkeys((*known, *level.label_names)) if label not in hidden)
     keys = [tuple(row.labels.get(label) for label in labels) for row in level.rows]
@@ -109,6 +106,15 @@ def table_of_rows(
         if any(score is not None for score in scores):
             cells.append((*((row.name,) if is_named else ()), *(row.labels.get(label) for label in labels), *scores))
     return Table("", "", "", (*names, *(column.heading for column in columns)), tuple(cells), num_names=len(names))
+
+
+def _repeated_labels(level: Level) -> set[str]:
+    """Labels that show what another one shows: tokens and parameters beside steps and sizes, steps of whole runs."""
+    names = set(level.label_names)
+    found = {name for name, other in ((TOKENS, STEP), (PARAMETERS, SIZE)) if {name, other} <= names}
+    if all(row.labels.get(STEP) == row.labels.get(BUDGET) for row in level.rows):
+        found.add(STEP)
+    return found & names
 
 
 def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str, title: str) -> Table:
@@ -150,14 +156,13 @@ def mean_score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore |
     return MeanScore(found, row.name, tasks[0].name if is_one else None, marks)
 
 
-def _note(level: Level, kind: IntervalKind) -> str:
-    way = "by Student's t" if kind is IntervalKind.T else "by percentile bootstrap (10,000 resamples)"
+def _note(level: Level) -> str:
     once = " Each model was pretrained once: the intervals are those of fine-tuning alone."
     return (
-        f"Test scores in percent: mean and 95 % interval over {level.seeds}, {way}; the highest mean of a column is "
-        "bold. Learning rates were chosen on validation scores. An average is the unweighted mean of the data sets, "
-        f"and only given where all were run.{once if level.seeds is Seeds.FINE_TUNING else ''} All seeds answer the "
-        "same test items: how far other items would move a score is in no interval."
+        f"Test scores in percent: mean and 95 % interval over {level.seeds}, by Student's t; the highest mean of a "
+        "column is bold. Learning rates were chosen on validation scores. An average is the unweighted mean of the "
+        f"data sets, and only given where all were run.{once if level.seeds is Seeds.FINE_TUNING else ''} All seeds "
+        "answer the same test items: how far other items would move a score is in no interval."
     )
 
 

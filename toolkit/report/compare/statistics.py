@@ -2,9 +2,8 @@
 
 The mean of a family is the unweighted mean of its data sets. Its t interval takes the seeds of its samples, each of a
 data set or of several that share a model, as independent: variances of the means add up, with the degrees of freedom of
-Welch and Satterthwaite. The bootstrap resamples the seeds of each sample (percentile method). Both tell how far
-fine-tuning alone moves a score: where each model was pretrained once, neither knows how far another pretraining seed
-would.
+Welch and Satterthwaite. It tells how far fine-tuning alone moves a score: where each model was pretrained once, it does
+not know how far another pretraining seed would.
 """
 
 import math
@@ -15,8 +14,6 @@ from typing import TypeVar
 import numpy as np
 
 CONFIDENCE = 0.95
-NUM_RESAMPLES = 10_000
-_BOOTSTRAP_SEED = 0
 # Differences that are equal but for rounding have no variance to test against.
 _ROUNDING = 1e-12
 _Key = TypeVar("_Key", bound=Hashable)
@@ -32,17 +29,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean score; intervals and standard deviation are None where a data set has a single seed."""
+    """A mean score; interval and standard deviation are None where a data set has a single seed."""
 
     mean: float
     nums: tuple[int, ...]
     """Scores of each data set."""
     std: float | None = None
     """Of one data set's scores, with n - 1; None for a family's mean."""
-    t: Interval | None = None
+    interval: Interval | None = None
     """By Student's t."""
-    bootstrap: Interval | None = None
-    """By resampling."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ def estimate(samples: Sequence[Sequence[float]]) -> Estimate:
     if min(nums) < 2:
         return Estimate(mean, nums)
     std = float(np.std(samples[0], ddof=1)) if len(samples) == 1 else None
-    return Estimate(mean, nums, std=std, t=_t_interval(mean, samples), bootstrap=_bootstrap_interval(samples))
+    return Estimate(mean, nums, std=std, interval=_t_interval(mean, samples))
 
 
 def paired_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> PairedTest | None:
@@ -112,13 +107,3 @@ def _t_interval(mean: float, samples: Sequence[Sequence[float]]) -> Interval:
     degrees = variance**2 / math.fsum(shares)
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) * math.sqrt(variance)
     return Interval(mean - half, mean + half)
-
-
-def _bootstrap_interval(samples: Sequence[Sequence[float]]) -> Interval:
-    random = np.random.default_rng(_BOOTSTRAP_SEED)
-    means = np.zeros(NUM_RESAMPLES)
-    for scores in samples:
-        values = np.asarray(scores, dtype=np.float64)
-        means += values[random.integers(len(values), size=(NUM_RESAMPLES, len(values)))].mean(axis=1)
-    low, high = np.quantile(means / len(samples), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(float(low), float(high))

@@ -4,26 +4,18 @@ import csv
 import io
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.core.text import counted
 from toolkit.report.compare.levels import Level, Row
-from toolkit.report.compare.statistics import Estimate, Interval
+from toolkit.report.compare.statistics import Estimate
 from toolkit.report.read.completeness import MissingReason, missing_summary
 from toolkit.report.read.results import Results
 from toolkit.report.read.tasks import TaskInfo
 
 _SCORES_HEAD = ("model", "task", "kind", "metric", "learning_rate", "seeds", "mean", "std", "low", "high")
 _LONGEST_MESSAGE = 160
-
-
-class IntervalKind(StrEnum):
-    """Method by which a table's intervals are computed."""
-
-    T = "t"
-    BOOTSTRAP = "bootstrap"
 
 
 @dataclass(frozen=True)
@@ -40,10 +32,6 @@ class MeanScore:
     def is_reference(self) -> bool:
         """True for a number to compare with, which is the mean of no runs."""
         return not self.estimate.nums
-
-    def interval(self, kind: IntervalKind) -> Interval | None:
-        """The interval of that kind."""
-        return self.estimate.t if kind is IntervalKind.T else self.estimate.bootstrap
 
 
 TableCell = str | float | int | bool | MeanScore | None
@@ -63,7 +51,6 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
     num_names: int = 1
     """Leading columns that name the row."""
-    intervals: IntervalKind = IntervalKind.T
     decimals: dict[str, int] = field(default_factory=dict)
     """Of columns of plain numbers, by heading; others are written as they are."""
     remarks: str = ""
@@ -92,7 +79,7 @@ class Table:
     def seeds_text(self, score: MeanScore) -> str:
         """'3 seeds', '1 to 5 seeds'; empty where all scores of the table have as many, and an interval."""
         nums = score.estimate.nums
-        if not nums or (len(self.nums) == 1 and score.interval(self.intervals) is not None):
+        if not nums or (len(self.nums) == 1 and score.estimate.interval is not None):
             return ""
         return counted(nums[0], "seed") if len({*nums}) == 1 else f"{min(nums)} to {max(nums)} seeds"
 
@@ -108,7 +95,7 @@ def scores_csv(results: Results) -> str:
         info = TaskInfo(task, cells[0].kind, cells[0].metric)
         found = row.estimate([info])
         assert found is not None
-        limits = (None, None) if found.t is None else (found.t.low, found.t.high)
+        limits = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
         head = (model, task, info.kind, info.metric, results.rates[model, task], len(cells))
         writer.writerow((*head, found.mean, found.std, *limits))
     return text.getvalue()
@@ -146,13 +133,13 @@ def missing_table(results: Results) -> Table | None:
     return Table("missing-runs", "Runs without a result", note, head, tuple(rows), num_names=len(head))
 
 
-def distinct_tables(tables: Iterable[Table]) -> list[Table]:
-    """The tables, each with its own name for files, which parts that others chose may not give it."""
-    found: dict[str, Table] = {}
-    for table in tables:
-        names = (table.name, *(f"{table.name}-{number}" for number in range(2, len(found) + 2)))
-        name = next(name for name in names if name.lower() not in found)
-        found[name.lower()] = replace(table, name=name)
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """Names of files, each its own: parts that others chose may make them alike."""
+    found: dict[str, str] = {}
+    for given in names:
+        free = (given, *(f"{given}-{number}" for number in range(2, len(found) + 2)))
+        name = next(name for name in free if name.lower() not in found)
+        found[name.lower()] = name
     return [*found.values()]
 
 

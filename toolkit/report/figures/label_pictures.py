@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.core.text import counted, first_few
+from toolkit.core.text import first_few
 from toolkit.experiments.grid.declaration import Label
 from toolkit.report.compare.levels import Level, Row, Seeds, family_name
 from toolkit.report.compare.statistics import estimate
-from toolkit.report.figures.lines import Axis, Lines, axes_of, lines_of
+from toolkit.report.compare.tables import slug
+from toolkit.report.figures.lines import OTHERS, Axis, axes_of, lines_of
 from toolkit.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
-from toolkit.report.pages.model_index import distinct_file_names
 from toolkit.report.read.labels import MASK_RATIO, title_of
 from toolkit.report.read.tasks import TaskInfo
 
@@ -21,25 +21,17 @@ _VARIED = (MASK_RATIO,)
 
 def label_pictures(level: Level) -> list[Picture]:
     """Family scores against each axis of a level."""
-    axes = axes_of(level)
-    # `x_y` as `x-y`, unless there is a label of that name.
-    names = {name: name if (dashed := name.replace("_", "-")) in axes else dashed for name in axes}
-    files = distinct_file_names(list(names.values()))
-    return [picture for name, axis in axes.items() for picture in _pictures(level, axis, files[names[name]])]
+    return [picture for axis in axes_of(level) for picture in _pictures(level, axis)]
 
 
-def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
-    lines = lines_of([row for row in level.rows if axis.name in row.labels], axis.name)
+def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
+    lines, file = lines_of(level, axis.name), slug(axis.name).replace("_", "-")
     without = [row.name for row in level.rows if axis.name not in row.labels]
     title = title_of(axis.name)
     caption = f"bars: 95 % t intervals over {level.seeds}."
-    if lines.common:
-        caption += f" All: {lines.common}."
-    if lines.num_left_out:
-        caption += f" Left out: {counted(lines.num_left_out, level.name.removesuffix('s'))} with no comparable one."
     if without:
         caption += f" Not drawn, as they have no {title}: {first_few(without)}."
-    if any(row.seeds is Seeds.NONE for members in lines.rows.values() for row in members):
+    if any(row.seeds is Seeds.NONE for members in lines.values() for row in members):
         caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
     panels = tuple(_panels(level, axis, lines, varied=False))
     picture = Picture(
@@ -53,7 +45,7 @@ def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
     )
     if picture.panels:
         yield picture
-    if picture.panels and axis.name in _VARIED and len(lines.rows) > 1:
+    if picture.panels and axis.name in _VARIED and len(lines) > 1:
         yield replace(
             picture,
             name=f"{level.name}-variation-by-{file}",
@@ -63,11 +55,13 @@ def _pictures(level: Level, axis: Axis, file: str) -> Iterator[Picture]:
         )
 
 
-def _panels(level: Level, axis: Axis, lines: Lines, *, varied: bool) -> Iterator[Panel]:
+def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[Row]], *, varied: bool) -> Iterator[Panel]:
     """A panel for each family: of its scores, or of their differences from the mean of each line."""
     make_points, y_label = (_variation_points, "difference (points)") if varied else (_score_points, "test score (%)")
     for kind, tasks in level.families.items():
-        points = {name: list(make_points(rows, tasks, axis)) for name, rows in lines.rows.items()}
+        # What is on no line has no mean of its line.
+        shown = {name: rows for name, rows in lines.items() if not (varied and name == OTHERS)}
+        points = {name: list(make_points(rows, tasks, axis)) for name, rows in shown.items()}
         if series := _series(points, axis):
             yield Panel(family_name(kind), series, y_label, floor=None if varied else floor_of(tasks))
 
@@ -99,7 +93,7 @@ def _series(points: Mapping[str, Sequence[Point]], axis: Axis) -> tuple[Series, 
         aside = _STEP_ASIDE * (color - middle) if axis.is_category else 0.0
         placed = tuple(replace(point, x=point.x + aside) for point in sorted(given, key=lambda point: point.x))
         # Rows that other labels tell apart share a place on the axis: a line through them would say nothing.
-        is_line = not axis.is_category and len({point.x for point in placed}) == len(placed)
+        is_line = name != OTHERS and not axis.is_category and len({point.x for point in placed}) == len(placed)
         if placed:
             found.append(Series(name, placed, color, is_line))
     return tuple(found)

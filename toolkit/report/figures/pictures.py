@@ -29,7 +29,7 @@ class Point:
     @classmethod
     def of(cls, x: float, found: Estimate) -> "Point":
         """A score in percent with its t interval."""
-        limits = (None, None) if found.t is None else (100 * found.t.low, 100 * found.t.high)
+        limits = (None, None) if (t := found.interval) is None else (100 * t.low, 100 * t.high)
         return cls(x, 100 * found.mean, *limits)
 
 

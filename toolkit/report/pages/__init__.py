@@ -1,1 +1,1 @@
-"""The page, and scores for model cards and MTEB."""
+"""The page."""

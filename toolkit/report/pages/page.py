@@ -9,7 +9,7 @@ from pathlib import Path
 from toolkit.core.text import counted, first_few
 from toolkit.report.compare.formats import number_text
 from toolkit.report.compare.levels import Level
-from toolkit.report.compare.tables import IntervalKind, MeanScore, Table, TableCell
+from toolkit.report.compare.tables import MeanScore, Table, TableCell
 from toolkit.report.pages.html import Figure, html_page, pairs_table
 from toolkit.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
 from toolkit.report.read.completeness import missing_summary
@@ -37,7 +37,7 @@ class Contents:
     members: Mapping[str, Sequence[str]]
     """Names of the models of each configuration."""
     tables: tuple[Table, ...]
-    """With t intervals; the bootstrap's are shown below them."""
+    """Of scores."""
     tests: tuple[Table, ...]
     rates: Table | None
     missing: Table | None
@@ -124,7 +124,7 @@ def _tables(contents: Contents, anchors: Anchors) -> str:
         tables = [table for table in contents.tables if table.name.startswith(f"{level.name}-")]
         if not tables:
             continue
-        shown = [f"<p>{escape(tables[0].note)} Below it, the bootstrap's interval. A number leads to its runs.</p>"]
+        shown = [f"<p>{escape(tables[0].note)} A number leads to its runs.</p>"]
         for table in tables:
             # What is below the first heading holds for all tables of scores.
             own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
@@ -172,11 +172,9 @@ def _score_cell(score: MeanScore, table: Table, anchors: Anchors, *, css: str) -
 
 
 def _intervals(score: MeanScore, table: Table) -> str:
-    interval, resampled = score.interval(IntervalKind.T), score.interval(IntervalKind.BOOTSTRAP)
+    interval, below = score.estimate.interval, table.seeds_text(score)
     half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
     marks = f" {score.marks}" if score.marks else ""
-    limits = "" if resampled is None else f"[{100 * resampled.low:.2f}, {100 * resampled.high:.2f}]"
-    below = ", ".join(filter(None, (limits, table.seeds_text(score))))
     return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
 
 
@@ -228,6 +226,5 @@ def _files(contents: Contents) -> str:
     items = "".join(f'<li><a href="{escape(name)}">{escape(name)}</a></li>' for name in contents.written)
     return f"""
 <p><code>tables/scores.csv</code> has every score with its interval; <code>tables/tables.tex</code> is a document that
-shows all tables, whose own files are for <code>\\input</code>; <code>model-index/</code> is for the head of model
-cards.</p>
+shows all tables, whose own files are for <code>\\input</code>.</p>
 <details><summary>{counted(len(contents.written), "file")}</summary><ul>{items}</ul></details>"""

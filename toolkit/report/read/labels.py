@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from toolkit.experiments.grid.declaration import Label
 
@@ -14,6 +15,8 @@ OBJECTIVE, START = "objective", "start"
 CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
 STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
 PARAMETERS = "parameters"
+RUN = "run"
+"""Name of the model whose checkpoints are models."""
 TOTALS = (TOKENS, FLOPS)
 """Of a training run; they differ from seed to seed by a few tokens."""
 DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
@@ -22,6 +25,14 @@ DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
 _TITLES = {CLM_SHARE: "CLM share", SIZE: "model size", FLOPS: "training FLOPs", SEED: "pretraining seed"}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kmb])", re.IGNORECASE)
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
+
+
+class Shown(NamedTuple):
+    """Labels that are axes of figures, those in which models of one line agree, and the order of their texts."""
+
+    x: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    order: tuple[Label, ...] = ()
 
 
 def title_of(label: str) -> str:
@@ -57,9 +68,10 @@ def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
     return names
 
 
-def places_of(values: Iterable[Label]) -> dict[Label, float]:
-    """Places of values in an order: numbers and sizes where they are on an axis, others one after another."""
-    known = list(dict.fromkeys(values))
+def places_of(values: Iterable[Label], order: Sequence[Label] = ()) -> dict[Label, float]:
+    """Places of values: numbers and sizes where they are on an axis, others one by one, `order` first."""
+    found = list(dict.fromkeys(values))
+    known = [*(value for value in order if value in found), *(value for value in found if value not in order)]
     numbers = [number for value in known if (number := quantity(value)) is not None]
     return dict(zip(known, numbers if len(numbers) == len(known) else map(float, range(len(known))), strict=True))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
 from toolkit.experiments.grid.cell_folder import CellFolder, Record, record_differences
 from toolkit.experiments.grid.cells import Score
-from toolkit.experiments.grid.folder import GridFolder, ModelInfo
+from toolkit.experiments.grid.folder import Declaration, GridFolder, ModelInfo
 from toolkit.report.read.completeness import MissingCell, MissingReason, missing_cells
+from toolkit.report.read.labels import FLOPS, RUN, STEP, Shown
 from toolkit.report.read.tasks import TaskInfo, tasks_with_cells
 
 # What makes cells of one table differ.
@@ -42,6 +44,7 @@ class Results:
     """Each (model, task) without a chosen rate: no rate has all its seeds yet, or cells have failed."""
     missing: tuple[MissingCell, ...] = ()
     """Declared cells without a result."""
+    shown: Shown = Shown()  # noqa: RUF009
 
     @property
     def folders(self) -> list[Path]:
@@ -120,6 +123,7 @@ def read_results(folders: Iterable[Path]) -> Results:
     source: dict[tuple[str, str], GridFolder] = {}
     declared: set[tuple[str, str]] = set()
     missing: list[MissingCell] = []
+    shown: list[Shown] = []
     for folder in folders:
         grid = GridFolder(folder)
         cells[grid] = found = grid.read_scores()
@@ -133,6 +137,7 @@ def read_results(folders: Iterable[Path]) -> Results:
         rates |= grid.read_rates(found)
         file = grid.read_declaration()
         missing += missing_cells(grid, file, found)
+        shown.append(_shown(file))
         if file.text is not None:
             declarations[folder] = file.text
         for model in file.models:
@@ -152,7 +157,16 @@ def read_results(folders: Iterable[Path]) -> Results:
         declarations=declarations,
         left_out=tuple(sorted((declared | source.keys()) - rates.keys())),
         missing=tuple(missing),
+        shown=Shown(*(tuple(dict.fromkeys(chain(*each))) for each in zip(*shown, strict=True))),
     )
+
+
+def _shown(file: Declaration) -> Shown:
+    """What figures of a grid show; by default every label that its models have, and FLOPs beside training steps."""
+    labels = tuple(dict.fromkeys(name for model in file.models for name in model.labels or () if name != RUN))
+    given = file.report
+    x = (*labels, *([FLOPS] if STEP in labels else [])) if given.x is None else given.x
+    return Shown(x, x if given.lines is None else given.lines, given.order)
 
 
 def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> ModelInfo:
