@@ -26,8 +26,7 @@ BOOLEAN_PARAMETERS = {
 
 UNDESCRIBED_SETTINGS = {
     "toolkit/data/corpus/manifest.py:SpecialIds": "a record in corpus.json; its class explains the four ids at once",
-    "toolkit/preprocess/writer/ledger.py:BadRow": "a record in unfinished.jsonl, which nobody writes by hand",
-    "toolkit/preprocess/writer/ledger.py:Ledger": "a record in unfinished.jsonl, which nobody writes by hand",
+    "toolkit/preprocess/accounts.py:BadRow": "a record in group.json, which nobody writes by hand",
 }
 """path:Class: why its fields need no description."""
 

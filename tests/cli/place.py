@@ -205,8 +205,7 @@ class Place:
         with suppress(UserError):
             preprocess(sources, output, settings=settings)
         old = self._add("begun_by_0_1", Path(shutil.copytree(output, self.folder / "begun-by-0.1")))
-        steps = (old / "unfinished.jsonl").read_bytes().partition(b"\n")[2]
-        (old / "unfinished.jsonl").write_bytes(b'{"key": "9f86d081", "reference_only": false}\n' + steps)
+        (old / "unfinished" / "begun.json").write_text('{"key": "9f86d081", "reference_only": false}')
 
     def _lay_down_tables(self) -> None:
         self._write("table", "table.tsv", "text\tlabel\n" + "The miller counts.\tyes\nA fox paints.\tno\n" * 4)

@@ -119,7 +119,7 @@ def test_nothing_has_the_final_name_before_the_end(tmp_path: Path) -> None:
 
 
 def test_both_names_are_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger will name the shard; without its folder, a power cut may take the names back."""
+    """A manifest will name the shard; without its folder, a power cut may take the names back."""
     forced: list[tuple[str, list[str]]] = []
 
     def noted(descriptor: int) -> None:

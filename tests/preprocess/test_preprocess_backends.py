@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import tokenization
-from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.preprocess.test_preprocess_restart import all_files, killed_behind
 from tests.support.text import sample_documents
 from tokenization import FastBackend
 from tokenization.fast.form import FallbackTexts, fast_form
 from toolkit.core.errors import UserError
 from toolkit.preprocess import tokenizer_checks
 from toolkit.preprocess.tokenizer_checks import proof_of
-from toolkit.preprocess.writer.groups import group_folder
-from toolkit.preprocess.writer.ledger import read_ledger
-from toolkit.preprocess.writer.shard_sequence import ShardSequence
+from toolkit.preprocess.writer import groups
+from toolkit.preprocess.writer.begun import read_begun
+from toolkit.preprocess.writer.groups import written_groups
 
 pytestmark = pytest.mark.usefixtures("no_text_is_short")
 
@@ -34,6 +34,13 @@ def source(write_jsonl):
     """Plain documents first, later some with the words on which the faulty backend differs."""
     plain = [f"{number} xyz 0123456789" for number in range(40)]
     return write_jsonl("a.jsonl", plain + [f"{number} {text}" for number in range(80) for text in sample_documents(40)])
+
+
+@pytest.fixture
+def sources(source, monkeypatch):
+    """Two groups, of which the second is as the first one."""
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+    return [source, shutil.copy(source, source.with_name("b.jsonl"))]
 
 
 @pytest.fixture
@@ -59,18 +66,18 @@ def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
     assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
 
 
-def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(prepare, source, tmp_path):
-    """D8: `--engine reference` gives certainty, so what it keeps it has made."""
+def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(prepare, sources, tmp_path):
+    """`--engine reference` gives certainty, so what it keeps it has made."""
     output, given = tmp_path / "corpus", {"shard_tokens": 500}
-    assert not run_and_die(32, lambda: prepare(source, **given))
-    with pytest.raises(UserError, match=r"--engine: the fast backend made \d finished shards, reference now"):
-        prepare(source, engine="reference", **given)
+    killed_behind(1, lambda: prepare(*sources, **given))
+    with pytest.raises(UserError, match=r"--engine: the fast backend made \d+ finished shards, reference now"):
+        prepare(*sources, engine="reference", **given)
 
-    result = prepare(source, engine="reference", overwrite=True, **given)
+    result = prepare(*sources, engine="reference", overwrite=True, **given)
     assert (bool(result.why_reference), result.num_kept_shards) == (True, 0)
     shutil.rmtree(output)
-    assert not run_and_die(32, lambda: prepare(source, engine="reference", **given))
-    result = prepare(source, **given)
+    killed_behind(1, lambda: prepare(*sources, engine="reference", **given))
+    result = prepare(*sources, **given)
     assert result.why_reference == "asked for with --engine reference", "decided once, for all of the corpus"
     assert result.num_kept_shards > 0
 
@@ -120,25 +127,18 @@ def test_other_ids_met_at_work_start_the_corpus_again_with_the_reference(
 
 
 def test_a_run_that_started_again_and_was_cut_off_goes_on_with_the_reference(
-    prepare, source, tmp_path, tokenizer_folder, faulty, monkeypatch
+    prepare, sources, tmp_path, tokenizer_folder, faulty, monkeypatch
 ):
     proof_of(tokenization.load(tokenizer_folder)).write([])
     monkeypatch.setattr(tokenizer_checks, "_TRIAL_CHARACTERS", 100)
-    prepare(source, output=tmp_path / "expected", engine="reference", shard_tokens=500)
-    end_group = ShardSequence.end_group
+    prepare(*sources, output=tmp_path / "expected", engine="reference", shard_tokens=500)
+    # The first one is begun with the fast backend, too.
+    killed_behind(2, lambda: prepare(*sources, shard_tokens=500))
+    assert read_begun(tmp_path / "corpus").why_reference.startswith("the fast backend differs")
+    written = written_groups(tmp_path / "corpus")
+    assert list(written) == [0]
 
-    def cut_off(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ShardSequence, "end_group", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(source, shard_tokens=500)
-    monkeypatch.setattr(ShardSequence, "end_group", end_group)
-    assert read_ledger(tmp_path / "corpus").why_reference.startswith("the fast backend differs")
-    ledger = read_ledger(group_folder(tmp_path / "corpus", 0))
-    assert ledger.shards
-
-    assert prepare(source, shard_tokens=500).num_kept_shards == len(ledger.shards)
+    assert prepare(*sources, shard_tokens=500).num_kept_shards == len(written[0].shards)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "expected")
 
 

@@ -8,14 +8,13 @@ import shutil
 import pytest
 
 from tests.preprocess.test_preprocess_groups import ended, in_child
-from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.preprocess.test_preprocess_restart import all_files, go_on, killed_behind, run_and_die
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.data import read_manifest, verify_corpus
 from toolkit.preprocess import tasks
 from toolkit.preprocess.screening import documents
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer import groups
-from toolkit.preprocess.writer.ledger import read_ledger
 
 NEAR, TEST = "near-duplicate", "holds a test text"
 GIVEN = {"near_duplicates": 0.8, "shard_tokens": 400, "max_bad_fraction": 1.0}
@@ -123,16 +122,16 @@ def test_workers_and_groups_change_no_byte(prepare, sources, tests, tmp_path, mo
 
 def test_killed_anywhere_it_ends_with_the_same_bytes(prepare, sources, tests, tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
-    given, number = {**GIVEN, "without": (str(tests),)}, 4
+    given, number = {**GIVEN, "without": (str(tests),)}, 2
     prepare(*sources, output=tmp_path / "whole", **given)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
     while not run_and_die(number, lambda: prepare(*sources, output=output, **given)):
         # Once more, a little later, where it takes up again.
-        if not run_and_die(4, lambda: prepare(*sources, output=output, **given)):
-            prepare(*sources, output=output, **given)
+        if not run_and_die(4, lambda: go_on(prepare, *sources, output=output, **given)):
+            go_on(prepare, *sources, output=output, **given)
         assert all_files(output) == expected, number
         shutil.rmtree(output)
-        number += 31
+        number += 17
     assert number > 60
 
 
@@ -165,13 +164,11 @@ def test_a_group_is_written_again_where_other_documents_are_left_out_of_it(
     prepare, sources, write_jsonl, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
-    untried, last, number = UnfinishedCorpus._untried, groups.group_folder(tmp_path / "corpus", 2), 26
+    untried = UnfinishedCorpus._untried
     with monkeypatch.context() as patch:
         patch.setattr(UnfinishedCorpus, "_untried", lambda self: untried(self)[::-1])
-        while not (ledger := read_ledger(last)) or not ledger.is_whole:
-            shutil.rmtree(tmp_path / "corpus", ignore_errors=True)
-            assert not run_and_die(number, lambda: prepare(*sources, **GIVEN))
-            number += 2
+        killed_behind(1, lambda: prepare(*sources, **GIVEN))
+    assert list(groups.written_groups(tmp_path / "corpus")) == [2]
     # The third document of the last group is no longer a near-duplicate.
     write_jsonl("a.jsonl", [text_of(1), text_of(7), text_of(8)])
     prepare(*sources, **GIVEN)
@@ -180,7 +177,8 @@ def test_a_group_is_written_again_where_other_documents_are_left_out_of_it(
 
 
 def test_an_unfinished_corpus_is_not_resumed_with_other_options(prepare, sources, tests, monkeypatch):
-    assert not run_and_die(45, lambda: prepare(*sources, **GIVEN, without=(str(tests),)))
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+    killed_behind(1, lambda: prepare(*sources, **GIVEN, without=(str(tests),)))
     with pytest.raises(UserError, match=r"(?s)--near-duplicates: 0.8 then, 0.9 now.*--without: [0-9a-f]{16} then, not"):
         prepare(*sources, **{**GIVEN, "near_duplicates": 0.9})
     monkeypatch.setattr(documents, "WORDS_VERSION", documents.WORDS_VERSION + 1)

@@ -4,11 +4,10 @@ import gzip
 import os
 import random
 import shlex
-from unittest.mock import Mock
 
 import pytest
 
-from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.preprocess.test_preprocess_restart import all_files, killed_behind, run_and_die
 from tests.support.slurm import Slurm
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
@@ -17,8 +16,7 @@ from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer import groups
-from toolkit.preprocess.writer.groups import group_folder
-from toolkit.preprocess.writer.ledger import read_ledger
+from toolkit.preprocess.writer.groups import written_groups
 
 GIVEN = {"shard_tokens": 400, "max_bad_fraction": 1.0, "holdout": 0.3}
 
@@ -55,7 +53,7 @@ def write_out_of_order(prepare, monkeypatch):
     """Begin a corpus and write these of its groups, as other commands do that were killed."""
 
     def write(sources, output, numbers, **given):
-        assert not run_and_die(12, lambda: prepare(*sources, output=output, **given))
+        killed_behind(0, lambda: prepare(*sources, output=output, **given))
         for number in numbers:
             missing = UnfinishedCorpus.missing
 
@@ -64,10 +62,10 @@ def write_out_of_order(prepare, monkeypatch):
 
             with monkeypatch.context() as patch:
                 patch.setattr(UnfinishedCorpus, "missing", one)
-                patch.setattr(UnfinishedCorpus, "merge", lambda self, tokenizer: None)
+                patch.setattr(UnfinishedCorpus, "begin_merge", lambda self: False)
                 with pytest.raises(AssertionError):
                     prepare(*sources, output=output, **given)
-            assert read_ledger(group_folder(output, number)).is_whole
+            assert number in written_groups(output)
 
     return write
 
@@ -79,7 +77,20 @@ def test_groups_in_any_order_make_the_corpus_of_one_command(prepare, sources, tm
 
     assert result.num_kept_shards > 1
     assert all_files(tmp_path / "shared") == all_files(tmp_path / "whole")
-    assert not (tmp_path / "shared" / "groups").exists()
+    assert not (tmp_path / "shared" / "unfinished").exists()
+
+
+def test_a_limit_is_exact_where_a_group_before_the_last_one_has_other_sources(prepare, sources, tmp_path, monkeypatch):
+    given = {"limit_documents": 20, "engine": "reference"}
+    with monkeypatch.context() as patch:
+        patch.setattr(UnfinishedCorpus, "begin_merge", lambda self: False)
+        with pytest.raises(AssertionError):
+            prepare(*sources, **given)
+    assert list(written_groups(tmp_path / "corpus")) == [0, 1]
+
+    for output in (tmp_path / "corpus", tmp_path / "whole"):
+        prepare(*sources, output=output, exclude=("00.jsonl",), **given)
+    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
 
 
 def test_commands_at_the_same_time_of_which_one_is_killed_make_it_too(
@@ -122,7 +133,7 @@ def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_
         UserError, match=r"(?s)1 source group of 3 failed; the others are .*could not read the source .*b\.jsonl\.gz"
     ):
         prepare(*sources)
-    assert read_ledger(group_folder(tmp_path / "corpus", 2)).is_whole
+    assert list(written_groups(tmp_path / "corpus")) == [0, 2]
     with pytest.raises(UserError, match=r"b\.jsonl\.gz as gzip"):
         prepare(*sources)
 
@@ -130,25 +141,6 @@ def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_
     broken.write_bytes(gzip.compress(sources[0].read_bytes()))
     assert prepare(*sources).num_kept_shards == 2
     prepare(*sources, output=tmp_path / "whole")
-    assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
-
-
-def test_a_source_may_be_mended_although_a_second_try_was_interrupted(prepare, write_jsonl, tmp_path, monkeypatch):
-    texts = list(sample_documents(16, seed=3))
-    source = write_jsonl("a.jsonl", texts)
-    for place, error in (
-        ("writer.shard_sequence.ShardSequence.end_group", UserError),
-        ("tasks.write_group", KeyboardInterrupt),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"toolkit.preprocess.{place}", Mock(side_effect=error))
-            with pytest.raises(error):
-                prepare(source, **GIVEN)
-    assert read_ledger(group_folder(tmp_path / "corpus", 0)).shards
-
-    write_jsonl("a.jsonl", [*texts, "mended"])
-    prepare(source, **GIVEN)
-    prepare(source, output=tmp_path / "whole", **GIVEN)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
 
 

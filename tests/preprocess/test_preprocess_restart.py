@@ -1,10 +1,11 @@
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,8 @@ from toolkit.core.locks import try_lock
 from toolkit.data import Corpus
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer import groups
+from toolkit.preprocess.writer import groups, writing
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
-from toolkit.preprocess.writer.ledger import LEDGER_NAME
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
@@ -27,7 +27,9 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def sources(write_jsonl):
+def sources(write_jsonl, monkeypatch):
+    """Two groups of two shards each."""
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
     rows = [row for text in sample_documents(6, seed=6) for row in (text, "", b"[]")]
     return [write_jsonl("a.jsonl", rows), write_jsonl("b.jsonl", rows[::-1])]
 
@@ -63,9 +65,31 @@ def run_and_die(number, run):
     return code == 0
 
 
-@pytest.mark.parametrize(("group_bytes", "num_shards"), [(groups.SOURCE_GROUP_BYTES, 4), (1, 4)])
+def go_on(prepare, *sources, **given):
+    """The command that was killed; None where that had all done but the removal of what is no longer needed."""
+    with suppress(AssertionError):
+        return prepare(*sources, **given)
+
+
+def killed_behind(num_groups, run):
+    """Run in a child that ends, as by kill -9, where it begins one group more than these."""
+    begun, new_group = itertools.count(), writing.new_group
+
+    def kill(folder):
+        if next(begun) == num_groups:
+            os._exit(9)
+        return new_group(folder)
+
+    def patched():
+        writing.new_group = kill
+        run()
+
+    assert not run_and_die(1 << 30, patched)
+
+
+@pytest.mark.parametrize("group_bytes", [1 << 30, 1])
 def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
-    prepare, sources, tmp_path, monkeypatch, group_bytes, num_shards
+    prepare, sources, tmp_path, monkeypatch, group_bytes
 ):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", group_bytes)
     sources.append(tmp_path / "c.txt")
@@ -76,16 +100,15 @@ def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
     kept, number, has_finished = [], 0, False
     while not has_finished:
         has_finished = run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN))
-        if not (output / "corpus.json").exists() or (output / LEDGER_NAME).exists():
-            kept.append(prepare(*sources, output=output, **GIVEN).num_kept_shards)
+        if not has_finished and (result := go_on(prepare, *sources, output=output, **GIVEN)):
+            kept.append(result.num_kept_shards)
         assert all_files(output) == expected
-        for path in sorted(output.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        shutil.rmtree(output)
         number += 1
 
-    assert num_shards == len(Corpus(tmp_path / "whole").shards)
-    assert number > 6 * num_shards
-    assert sorted(set(kept)) == list(range(num_shards + 1))
+    assert len(Corpus(tmp_path / "whole").shards) == 4
+    assert number > 24
+    assert sorted(set(kept)) == ([0, 2, 4] if group_bytes == 1 else [0, 4])
     assert kept == sorted(kept)
 
 
@@ -100,29 +123,29 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
         assert all_files(output) == expected
 
 
-def test_a_killed_process_leaves_what_the_next_one_goes_on_from(sources, tokenizer_folder, tmp_path, prepare):
+def test_a_group_that_a_killed_process_began_is_written_again(sources, tokenizer_folder, tmp_path, prepare):
     code = (
         "import sys; from pathlib import Path; from toolkit.preprocess.program import *\n"
-        "import toolkit.preprocess.writer.writing as p; kept = p.record_step\n"
-        "def slow(*args):\n kept(*args); print('shard', flush=True); sys.stdin.readline()\n"
-        "p.record_step = slow\n"
+        "from toolkit.preprocess.writer import groups, shard_sequence as p; add = p.ShardSequence.add\n"
+        "def slow(*args):\n add(*args); print('span', flush=True); sys.stdin.readline()\n"
+        "p.ShardSequence.add, groups.SOURCE_GROUP_BYTES = slow, 1\n"
         "settings = PreprocessSettings(tokenizer=sys.argv[1], shard_tokens=400, max_bad_fraction=1)\n"
         "preprocess(sys.argv[3:], Path(sys.argv[2]), settings=settings)"
     )
     output = tmp_path / "killed"
     command = [sys.executable, "-c", code, str(tokenizer_folder), str(output), *map(str, sources)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
-        # It waits for a line behind each shard, and gets one.
+        # It waits for a line behind the span of each group, and gets one.
         process.stdin.write(b"\n")
         for _ in range(2):
-            assert process.stdout.readline() == b"shard\n"
-        time.sleep(0.1)
+            assert process.stdout.readline() == b"span\n"
         process.kill()
+    assert list((output / "unfinished").glob(".00001.*.partial/shard-*.bin"))
 
     result = prepare(*sources, output=output, **GIVEN)
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
 
-    assert result.num_kept_shards >= 2
+    assert result.num_kept_shards == 2
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
@@ -131,11 +154,11 @@ def _touch(sources, _):
 
 
 def _add(sources, _):
-    sources.append(Path(shutil.copy(sources[0], sources[0].with_name("c.jsonl"))))
+    sources.append(Path(shutil.copy(sources[0], sources[0].with_name("0.jsonl"))))
 
 
 def _take_out(sources, _):
-    del sources[1]
+    del sources[0]
 
 
 def _other_tokenizer(_, given):
@@ -153,8 +176,8 @@ def _other_tokenizer(_, given):
         (lambda _, given: given.update(special_text="literal"), "--special-text: parse then, literal now"),
         (_other_tokenizer, "--tokenizer: "),
         (_touch, "sources: 1 modified (a.jsonl)"),
-        (_add, "sources: 1 new (c.jsonl)"),
-        (_take_out, "sources: 1 gone (b.jsonl)"),
+        (_add, "sources: 1 new (0.jsonl)"),
+        (_take_out, "sources: 1 gone (a.jsonl)"),
         (lambda *_: "2.0", "gigatoken: "),
     ],
     ids=["eod", "shards", "holdout", "limit", "special", "tokenizer", "touched", "new", "gone", "library"],
@@ -166,9 +189,9 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
     output = tmp_path / "killed"
     given = {"tokenizer": str(tmp_path / "tokenizer"), **GIVEN}
     shutil.copytree(tokenizer_folder, tmp_path / "tokenizer")
-    assert not run_and_die(30, lambda: prepare(*sources, output=output, **given))
+    killed_behind(1, lambda: prepare(*sources, output=output, **given))
     kept = all_files(output)
-    assert "groups/00000/shard-00000.bin" in kept
+    assert "unfinished/00000/shard-00000.bin" in kept
     if version := change(sources, given):
         monkeypatch.setattr("toolkit.preprocess.program.version_of", lambda _: version)
 
@@ -182,12 +205,11 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_what_failed_before_its_first_shard_may_be_started_differently(prepare, sources, tmp_path):
+def test_what_failed_before_its_first_group_may_be_started_differently(prepare, sources, tmp_path):
     with pytest.raises(UserError, match="gives no document"):
         prepare(*sources, **GIVEN, text_field="body")
-    assert set(all_files(tmp_path / "corpus")) == {
-        LEDGER_NAME, "groups/00000.error", f"groups/00000/{LEDGER_NAME}",
-    }  # fmt: skip
+    errors = {f"unfinished/{number:05d}.error" for number in range(2)}
+    assert set(all_files(tmp_path / "corpus")) == {"unfinished/begun.json", *errors}
 
     assert prepare(*sources, **GIVEN).manifest.documents == 12
 
@@ -205,21 +227,18 @@ def test_what_the_shards_do_not_depend_on_may_change_between(prepare, sources, t
 
 def test_sources_may_move_together(prepare, sources, tmp_path):
     output = tmp_path / "corpus"
-    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
+    killed_behind(1, lambda: prepare(*sources, output=output, **GIVEN))
     (tmp_path / "elsewhere").mkdir()
     moved = [source.rename(tmp_path / "elsewhere" / source.name) for source in sources]
 
     assert prepare(*moved, output=output, **GIVEN).num_kept_shards > 0
 
 
-def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, sources, tmp_path):
-    """Killed when all but the ledger's removal is done."""
+def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, sources, tmp_path, monkeypatch):
     output = tmp_path / "corpus"
-    for number in range(110, 50, -1):
-        run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN))
-        if (output / LEDGER_NAME).exists():
-            break
-        shutil.rmtree(output)
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.preprocess.program.forget_unfinished", lambda folder: None)
+        prepare(*sources, output=output, **GIVEN)
     assert (output / "corpus.json").exists()
 
     prepare(*sources, output=output, **GIVEN, mask_token="token:r")
@@ -227,54 +246,32 @@ def test_the_mask_may_change_even_after_the_manifest_was_written(prepare, source
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_an_unfinished_corpus_of_version_0_1_is_refused_with_the_remedy(prepare, sources, tmp_path):
+def test_a_lost_file_of_a_finished_group_is_named(prepare, sources, tmp_path):
     output = tmp_path / "killed"
-    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
-    first, rest = (output / LEDGER_NAME).read_bytes().split(b"\n", maxsplit=1)
-    (output / LEDGER_NAME).write_bytes(b'{"key": "0123abcd", "reference_only": false}\n' + rest)
+    killed_behind(1, lambda: prepare(*sources, output=output, **GIVEN))
+    (output / "unfinished" / "00000" / "shard-00000.idx").unlink()
 
-    with pytest.raises(UserError, match=r"damaged or of an earlier version.*--overwrite"):
+    group = output / "unfinished" / "00000"
+    with pytest.raises(CorpusError, match=rf"{group}/shard-00000\.idx is missing.* Remove the folder {group}: "):
         prepare(*sources, output=output, **GIVEN)
-    (output / LEDGER_NAME).write_bytes(first + b"\n" + rest)
-    assert prepare(*sources, output=output, **GIVEN).num_kept_shards > 0
-
-
-def test_a_lost_shard_of_an_unfinished_corpus_is_named(prepare, sources, tmp_path):
-    output = tmp_path / "killed"
-    assert not run_and_die(30, lambda: prepare(*sources, output=output, **GIVEN))
-    (output / "groups" / "00000" / "shard-00000.idx").unlink()
-
-    with pytest.raises(UserError, match=r"of which shard-00000\.idx is missing.*--overwrite"):
-        prepare(*sources, output=output, **GIVEN)
-    assert prepare(*sources, output=output, **GIVEN, overwrite=True).num_kept_shards == 0
-
-
-def test_a_line_of_the_ledger_that_was_being_written_is_left_out(prepare, sources, tmp_path):
+    shutil.rmtree(group)
+    prepare(*sources, output=output, **GIVEN)
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
-    output = tmp_path / "killed"
-    assert not run_and_die(20, lambda: prepare(*sources, output=output, **GIVEN))
-    with (output / "groups" / "00000" / LEDGER_NAME).open("ab") as ledger:
-        ledger.write(b'{"shards": [{"name": "sha')
-    assert not run_and_die(12, lambda: prepare(*sources, output=output, **GIVEN))
-
-    assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 2
     assert all_files(output) == all_files(tmp_path / "whole")
 
 
-def test_a_damaged_ledger_is_refused_and_one_of_a_group_costs_this_group(prepare, sources, tmp_path):
+def test_what_says_what_is_begun_is_refused_if_damaged_and_one_of_a_group_costs_this_group(prepare, sources, tmp_path):
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     output = tmp_path / "killed"
-    assert not run_and_die(32, lambda: prepare(*sources, output=output, **GIVEN))
-    ledger = output / "groups" / "00000" / LEDGER_NAME
-    ledger.write_bytes(ledger.read_bytes().replace(b'"tally"', b'"telly"', 1))
-    kept = (output / LEDGER_NAME).read_bytes()
-    (output / LEDGER_NAME).write_bytes(kept.replace(b'"key"', b'"kez"', 1))
+    killed_behind(1, lambda: prepare(*sources, output=output, **GIVEN))
+    begun, group = output / "unfinished" / "begun.json", output / "unfinished" / "00000" / "group.json"
+    kept = begun.read_bytes()
+    begun.write_bytes(kept.replace(b'"key"', b'"kez"', 1))
 
-    with pytest.raises(UserError, match=r"whose journal, unfinished\.jsonl, is damaged.*--overwrite"):
+    with pytest.raises(UserError, match=r"whose unfinished folder is damaged or of an earlier version.*--overwrite"):
         prepare(*sources, output=output, **GIVEN)
-    (output / LEDGER_NAME).write_bytes(kept)
-    with pytest.raises(UserError, match=r"started with other settings:\n  --shard-tokens[\s\S]*--overwrite"):
-        prepare(*sources, output=output, **{**GIVEN, "shard_tokens": 77_777})
+    begun.write_bytes(kept)
+    group.write_bytes(group.read_bytes().replace(b'"tally"', b'"telly"', 1))
     assert prepare(*sources, output=output, **GIVEN).num_kept_shards == 0
     assert all_files(output) == all_files(tmp_path / "whole")
 
@@ -331,18 +328,17 @@ def test_a_file_in_the_place_of_the_folder_is_said(prepare, sources, tmp_path):
 
 
 @pytest.mark.parametrize("own", [{"shard_tokens": 500, "overwrite": True}, {"limit_tokens": 10**6}], ids=str)
-def test_a_corpus_that_others_write_is_refused_to_who_cannot_join(prepare, sources, tmp_path, monkeypatch, own):
-    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
+def test_a_corpus_that_others_write_is_refused_to_who_cannot_join(prepare, sources, tmp_path, own):
     output, begun = tmp_path / "corpus", {**GIVEN, **{key: own[key] for key in own if key == "limit_tokens"}}
-    assert not run_and_die(20, lambda: prepare(*sources, **begun))
+    killed_behind(0, lambda: prepare(*sources, **begun))
     kept = all_files(output)
-    lock = try_lock(output / "groups" / "00000.lock")
+    lock = try_lock(output / "unfinished" / "00000.lock")
     with pytest.raises(UserError, match="Another process is writing a corpus into"):
         prepare(*sources, **{**begun, **own})
     assert all_files(output) == kept
     lock.release()
     prepare(*sources, **begun)
-    assert not (output / "groups").exists()
+    assert not (output / "unfinished").exists()
     assert not (output / LOCK_NAME).exists()
 
 
@@ -372,11 +368,11 @@ def test_a_failed_start_leaves_no_folder_behind(prepare, write_jsonl, tmp_path):
 
 
 def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, monkeypatch):
-    real, calls = os.fsync, []
+    real, is_full = os.fsync, itertools.count()
 
     def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) == 13:
+        # While the second group is written.
+        if (tmp_path / "corpus" / "unfinished" / "00000").exists() and next(is_full) == 3:
             raise OSError(28, "No space left on device")
         real(descriptor)
 
@@ -384,30 +380,29 @@ def test_a_full_disk_is_said_and_then_it_goes_on(prepare, sources, tmp_path, mon
     with pytest.raises((UserError, CorpusError), match="No space left on device"):
         prepare(*sources, **GIVEN)
     monkeypatch.setattr(os, "fsync", real)
-    assert not list((tmp_path / "corpus").rglob(".shard*"))
+    assert not list((tmp_path / "corpus").rglob(".*.partial"))
 
-    assert prepare(*sources, **GIVEN).num_kept_shards > 0
+    assert prepare(*sources, **GIVEN).num_kept_shards == 2
 
 
 def test_ctrl_c_says_what_stays_and_leaves_a_folder_to_resume_from(
     sources, tokenizer_folder, tmp_path, monkeypatch, capsys
 ):
-    from toolkit.preprocess.writer.shard_sequence import ShardSequence
+    settings, real = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN), writing.check_sources
 
-    settings, real, calls = PreprocessSettings(tokenizer=str(tokenizer_folder), **GIVEN), ShardSequence.add, []
+    def interrupted(accounts, *others):
+        for source, account in accounts:
+            real([(source, account)], *others)
+            if source.name.endswith("b.jsonl"):
+                raise KeyboardInterrupt
 
-    def interrupted(self, *args):
-        real(self, *args)
-        calls.append(1)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ShardSequence, "add", interrupted)
+    monkeypatch.setattr(writing, "check_sources", interrupted)
     with pytest.raises(KeyboardInterrupt):
         preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)
-    monkeypatch.setattr(ShardSequence, "add", real)
-    stays = f"1 finished shard in {tmp_path / 'corpus'}; the same command resumes after them."
-    assert capsys.readouterr().out == f"Interrupted: {stays}\n"
+    monkeypatch.setattr(writing, "check_sources", real)
+    said = "Interrupted: 1 of 2 source groups finished; the same command writes the rest.\n"
+    assert capsys.readouterr().out == said
 
     result = preprocess([str(source) for source in sources], tmp_path / "corpus", settings=settings)
-    assert result.num_kept_shards > 0
+    assert result.num_kept_shards == 2
     assert result.manifest.documents == 12

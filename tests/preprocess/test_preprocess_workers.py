@@ -1,8 +1,9 @@
-"""Equal bytes whatever the number of workers; documents held out by hash; the ledger with both."""
+"""Equal bytes whatever the number of workers; documents held out by hash; kills with both."""
 
 import itertools
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.preprocess.test_preprocess_restart import all_files, run_and_die
+from tests.preprocess.test_preprocess_restart import all_files, go_on, killed_behind, run_and_die
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus
 from toolkit.preprocess.encoding import ahead, is_held_out
 from toolkit.preprocess.readers import lines
+from toolkit.preprocess.writer import groups
+from toolkit.preprocess.writer.groups import is_unfinished
 
 pytestmark = pytest.mark.usefixtures("no_text_is_short")
 
@@ -104,13 +107,12 @@ def test_killed_at_any_write_with_a_holdout_it_ends_with_the_same_bytes(prepare,
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
     for number in itertools.count():
         has_finished = run_and_die(number, lambda: prepare(*sources, output=output, **given))
-        if not (output / "corpus.json").exists() or (output / "unfinished.jsonl").exists():
-            prepare(*sources, output=output, **given)
+        if not has_finished:
+            go_on(prepare, *sources, output=output, **given)
         assert all_files(output) == expected
         if has_finished:
             break
-        for path in sorted(output.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+        shutil.rmtree(output)
     assert number > 20
 
 
@@ -145,7 +147,7 @@ def test_killed_20_times_at_random_moments_it_ends_with_the_same_bytes(tokenizer
             assert all_files(killed) == all_files(whole)
             for path in sorted(killed.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
-    subprocess.run([*command, killed], check=(killed / "unfinished.jsonl").exists(), capture_output=True, timeout=300)
+    subprocess.run([*command, killed], check=is_unfinished(killed), capture_output=True, timeout=300)
     assert all_files(killed) == all_files(whole)
 
 
@@ -203,16 +205,18 @@ def test_a_small_holdout_does_not_keep_the_corpus_from_being_finished(prepare, w
 
     assert result.holdout.documents == 0
     assert result.rows.num_rows > 0
-    assert not (tmp_path / "corpus" / "unfinished.jsonl").exists()
+    assert not (tmp_path / "corpus" / "unfinished").exists()
     with pytest.raises(UserError, match=r"all 40 documents are held out by --holdout 0\.999999"):
         prepare(source, output=tmp_path / "nothing", holdout=0.999999)
 
 
-def test_the_output_may_lie_in_the_folder_that_is_read(prepare, write_jsonl, tmp_path):
+def test_the_output_may_lie_in_the_folder_that_is_read(prepare, write_jsonl, tmp_path, monkeypatch):
     source = write_jsonl("data/a.jsonl", [*sample_documents(60, seed=2)])
+    shutil.copy(source, source.with_name("b.jsonl"))
+    monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
     output, given = source.parent / "corpus", {"shard_tokens": 300}
     prepare(source.parent, output=tmp_path / "expected", **given)
-    assert not run_and_die(30, lambda: prepare(source.parent, output=output, **given))
+    killed_behind(1, lambda: prepare(source.parent, output=output, **given))
     assert prepare(source.parent, output=output, **given).num_kept_shards > 0
     assert all_files(output) == all_files(tmp_path / "expected")
 

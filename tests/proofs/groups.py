@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.proofs.slurm import is_available
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.files import hash_folder
-from toolkit.preprocess.writer.groups import group_ledgers
+from toolkit.preprocess.writer.groups import is_unfinished, written_groups
 
 _NUM_GROUPS = 8
 _SECONDS = 1800
@@ -57,9 +57,9 @@ class Case:
 
     def num_whole(self, name: str) -> int:
         """Groups of a corpus that are done; all, where it is finished."""
-        if not (self.folder / name / "unfinished.jsonl").exists() and (self.folder / name / "corpus.json").exists():
+        if not is_unfinished(self.folder / name) and (self.folder / name / "corpus.json").exists():
             return _NUM_GROUPS
-        return sum(ledger is not None and ledger.is_whole for ledger in group_ledgers(self.folder / name).values())
+        return len(written_groups(self.folder / name))
 
     def differences(self, name: str) -> list[str]:
         """Files that are not those of the corpus that nothing interrupted."""
@@ -88,9 +88,9 @@ def kill_side_by_side(case: Case, *, kills: int, seed: int) -> list[str]:
 
 def _end(case: Case) -> list[str]:
     """Finish a corpus, compare it, and remove it."""
-    if (case.folder / "killed" / "unfinished.jsonl").exists() or not (case.folder / "killed").exists():
+    if is_unfinished(case.folder / "killed") or not (case.folder / "killed").exists():
         said, _ = case.start("killed").communicate(timeout=_SECONDS)
-        assert not (case.folder / "killed" / "unfinished.jsonl").exists(), said
+        assert not is_unfinished(case.folder / "killed"), said
     differences = case.differences("killed")
     shutil.rmtree(case.folder / "killed")
     return differences

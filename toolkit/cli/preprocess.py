@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Tokenize text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 
-    If interrupted, run the same command again: it resumes after the last finished shards, with the same result.
+    If interrupted, run the same command again: it writes what is not finished, with the same result.
     `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer in
     data/fineweb-edu.
     """
@@ -92,8 +92,8 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     from toolkit.core.console import console
     from toolkit.core.text import quoted
     from toolkit.preprocess.program import made_before, preprocess
-    from toolkit.preprocess.staging import write_to
     from toolkit.preprocess.summary import notes, summary_table
+    from toolkit.preprocess.upload import write_to
     from toolkit.remote import is_url
 
     settings = settings_from(PreprocessSettings, given)

@@ -89,7 +89,7 @@ def _what_is_in(folder: Path) -> str:
         return f"it holds a Hugging Face model, which `{command}` makes a checkpoint of"
     if steps := sorted(path.name for path in folder.glob("step-*")):
         return f"it holds checkpoints; look at one of them: toolkit inspect {quoted(folder / steps[-1])}"
-    if (folder / "unfinished.jsonl").is_file():
+    if (folder / "unfinished" / "begun.json").is_file():
         return "its corpus is unfinished; start the same `toolkit preprocess` again"
     return "it holds no corpus, run or checkpoint"
 

@@ -4,16 +4,20 @@ sources/             what the user named -> files, here or on the hub, in one or
 readers/             a file -> spans of some megabytes, each read by itself; rows, each a text or why there is none
 tokenizer_checks.py  the fast backend where it is proven equal, else the tokenizer's own; the ids of transformers
 encoding.py          a span -> ids and counts, in worker threads
-writer/              encoded spans -> shards in a folder that survives interruptions
-  folder.py          the output lock, what of an earlier run stays, the tokenizer and corpus.json at the end
-  ledger.py          progress journals of an unfinished corpus
-  groups.py          groups of sources, each in a folder, and their shards under the names of the corpus
+accounts.py          counts of rows and documents, of the corpus and of each source
+source_checks.py     whether a source is good, and what it looks like if it is not
+text_sample.py       texts that the saved tokenizer has to read as the corpus has them
+writer/              encoded spans -> shards, group by group
+  folder.py          the folder of a corpus: its lock, the tokenizer and corpus.json at the end
+  begun.py           what is begun there, and whether a command may go on with it
+  groups.py          groups of sources, each in a folder that appears whole; their shards under the corpus's names
   shard_sequence.py  spans -> shards of a corpus and its holdout, under the limits; counts every row once
   writing.py         a group of sources: workers ahead, one writer behind
 unfinished.py        what of a corpus is written, and by whom
 tasks.py             tasks that write it: here, in other processes, on a Ray cluster, as jobs of Slurm
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
+upload.py            a corpus for object storage
 adoption.py          Megatron's shard files as they are -> a corpus
 tokenizer_training.py  the same sources -> a tokenizer
 """

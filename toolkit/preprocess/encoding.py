@@ -23,7 +23,7 @@ from tokenization.losses import characters
 from toolkit.core.allocator import available_memory
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, Row, Span
-from toolkit.preprocess.text_losses import SAMPLED_CHARACTERS
+from toolkit.preprocess.text_sample import SAMPLED_CHARACTERS
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -50,8 +50,6 @@ class EncodedSpan:
     """The rows of a span: N documents as arrays, and the rows that give none.
 
     Attributes:
-        start: where the span begins in its source; see `Span`.
-        end_bytes: bytes of the source that are read by its end.
         num_rows: rows of both kinds.
         ids: uint32, the tokens of all documents one after the other.
         lengths_N: tokens of each document, none of them 0.
@@ -64,8 +62,6 @@ class EncodedSpan:
         sample: beginnings of a few of the texts, whose ids are looked at in the end.
     """
 
-    start: int
-    end_bytes: int
     num_rows: int
     ids: npt.NDArray[np.uint32]
     lengths_N: npt.NDArray[np.int64]
@@ -106,8 +102,6 @@ class SpanEncoder:
         is_kept = lengths > 0
         text_bytes = np.fromiter(map(_num_bytes, texts), np.int64, len(texts))
         return EncodedSpan(
-            start=span.start,
-            end_bytes=span.end_bytes,
             num_rows=len(rows),
             ids=ids,
             lengths_N=lengths[is_kept],

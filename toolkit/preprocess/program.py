@@ -1,6 +1,5 @@
 """Prepare a corpus: settings and sources in, a finished folder out."""
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,24 +25,25 @@ from toolkit.data import (
     token_dtype,
     tokens_left_out,
 )
+from toolkit.preprocess.accounts import Counts
 from toolkit.preprocess.screening.documents import Screening, open_screening, take_dropped
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
-from toolkit.preprocess.text_losses import SAMPLED_CHARACTERS, encode_as_saved
+from toolkit.preprocess.text_sample import SAMPLED_CHARACTERS, encode_as_saved, look_at_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
 from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.folder import (
-    already_finished,
-    command_digest,
-    complete_corpus,
-    finished_corpus,
-    open_ledger,
-    start_over,
+from toolkit.preprocess.writer.begun import forget_unfinished, open_unfinished, start_over
+from toolkit.preprocess.writer.folder import already_finished, command_digest, complete_corpus, finished_corpus
+from toolkit.preprocess.writer.groups import (
+    EXCLUDED,
+    HOLDOUT_FOLDER,
+    UNFINISHED_FOLDER,
+    merge_groups,
+    recorded_names,
+    written_groups,
 )
-from toolkit.preprocess.writer.groups import EXCLUDED, GROUPS_FOLDER, HOLDOUT_FOLDER, group_ledgers, recorded_names
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Counts, Ledger, read_ledger
 from toolkit.preprocess.writer.writing import spans_of
 
 # Of smaller corpora the end is near, where the tokenizer is compared in any case.
@@ -54,8 +54,8 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     """Tokenise text into the corpus folder `output`.
 
     The result depends on the texts, the tokenizer and the settings alone, not on workers, tasks and where they run.
-    Interrupted and called again in the same way, it resumes after the last finished shards and ends with the same
-    bytes. Several commands may write one corpus at the same time: each takes groups of sources that no other has.
+    Interrupted and called again in the same way, it writes the groups of sources that are not finished, and ends with
+    the same bytes. Several commands may write one corpus at the same time: each takes groups that no other has.
 
     Args:
         sources: files, folders, globs and data sets on the hub; read in one order, bytewise by absolute path or
@@ -74,15 +74,15 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             "--limit-documents and --limit-tokens end a corpus where only one that reads all before it can know. Leave "
             "out the limit, or --executor and --tasks."
         )
-    start, screening = time.monotonic(), open_screening(settings)
-    tokenizer = load_tokenizer(settings)
+    start = time.monotonic()
+    corpus, tokenizer = _described(sources, output, settings)
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
-    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
-    corpus = UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening)
     try:
         with corpus.locked():
             found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
+            if found is not None:
+                forget_unfinished(output)
             choice = _open(corpus, tokenizer) if found is None else None
         if found is not None:
             console().print(already_finished(output, found))
@@ -94,15 +94,13 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             return None
         return _make(corpus, tokenizer, choice, start=start)
     except KeyboardInterrupt:
-        stays, kept = "no finished shard; the same command starts over", sum(len(done.shards) for done in _done(output))
-        if kept:
-            stays = f"{counted(kept, 'finished shard')} in {output}; the same command resumes after them"
-        console().print(f"Interrupted: {stays}.")
+        done = f"{len(written_groups(output)):,} of {counted(len(corpus.groups), 'source group')}"
+        console().print(f"Interrupted: {done} finished; the same command writes the rest.")
         raise
     except OSError as error:
         raise UserError(
             f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "
-            "started again in this one, it resumes after the last finished shard."
+            "started again in this one, it resumes after the last finished source group."
         ) from error
 
 
@@ -113,15 +111,23 @@ def made_before(sources: Sequence[str], folder: Path, *, settings: PreprocessSet
     """
     if settings.overwrite:
         return None
-    tokenizer, exclude = load_tokenizer(settings), settings.exclude or ()
-    files = find_sources(sources, subset=settings.subset, exclude=exclude, output=folder)
-    return finished_corpus(folder, _key(files, tokenizer, settings, open_screening(settings)), tokenizer)
+    corpus, tokenizer = _described(sources, folder, settings)
+    return finished_corpus(folder, corpus.key, tokenizer)
+
+
+def _described(
+    sources: Sequence[str], output: Path, settings: PreprocessSettings
+) -> tuple[UnfinishedCorpus, tokenization.Tokenizer]:
+    """The corpus that is asked for, of which nothing is looked at yet, and its tokenizer."""
+    screening, tokenizer = open_screening(settings), load_tokenizer(settings)
+    files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
+    return UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening), tokenizer
 
 
 def _open(corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer) -> BackendChoice | None:
     """Begin the corpus, or go on with it; the backend that was chosen for all of it, if it was now."""
-    ledger, choice = open_ledger(corpus.output, corpus.key, corpus.settings), None
-    if ledger is None:
+    begun, choice = open_unfinished(corpus.output, corpus.key, corpus.settings), None
+    if begun is None:
         if sum(file.num_bytes for file in corpus.files) >= _LONG_BYTES:
             beginnings = (text[:SAMPLED_CHARACTERS] for text in _texts(corpus))
             encode_as_saved(tokenizer, islice(beginnings, _NUM_TRIED))
@@ -139,66 +145,59 @@ def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
                 yield from (row.text for row in span.read() if not row.reason)
 
 
-def _done(output: Path) -> list[Ledger]:
-    """What is done of an unfinished corpus."""
-    ledger = read_ledger(output)
-    return [ledger] if ledger is not None and ledger.is_whole else [*group_ledgers(output).values()]
-
-
 def _make(
     corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer, choice: BackendChoice | None, *, start: float
 ) -> PreprocessResult | None:
     # Half a second of Python for a large vocabulary, while the backends work outside the interpreter's lock.
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
-    output, settings, before, begun = corpus.output, corpus.settings, _done(corpus.output), time.monotonic()
-    ledger = rows = left_out = None
+    corpus.missing()
+    before, begun = list(corpus.written.values()), time.monotonic()
     if write_all(corpus, tokenizer, choice):
+        seconds = time.monotonic() - begun
         with corpus.locked():
-            ledger, seconds = corpus.merge(tokenizer), time.monotonic() - begun
-            if ledger is not None:
-                manifest, rows, left_out = _complete(output, ledger, tokenizer, settings)
-    if ledger is None:
-        console().print(f"Another command finishes the corpus in {output}.")
-        return None
-    return PreprocessResult(
-        manifest=manifest,
-        holdout=read_manifest(output / HOLDOUT_FOLDER) if settings.holdout else None,
-        tokenizer=tokenizer,
-        why_reference=ledger.why_reference,
-        tally=ledger.tally,
-        rows=rows,
-        left_out=left_out,
-        start_seconds=begun - start,
-        seconds=seconds,
-        done=reduce(Counts.minus, (done.tally.both for done in before), ledger.tally.both),
-        num_kept_shards=sum(len(done.shards) for done in before),
-    )
+            if corpus.begin_merge():
+                manifest, rows, left_out = _complete(corpus, tokenizer)
+                return PreprocessResult(
+                    manifest=manifest,
+                    holdout=read_manifest(corpus.output / HOLDOUT_FOLDER) if corpus.settings.holdout else None,
+                    tokenizer=tokenizer,
+                    why_reference=corpus.why_reference,
+                    tally=corpus.tally,
+                    rows=rows,
+                    left_out=left_out,
+                    start_seconds=begun - start,
+                    seconds=seconds,
+                    done=reduce(Counts.minus, (group.tally.both for group in before), corpus.tally.both),
+                    num_kept_shards=sum(len(group.shards) for group in before),
+                )
+    console().print(f"Another command finishes the corpus in {corpus.output}.")
+    return None
 
 
 def _complete(
-    output: Path, ledger: Ledger, tokenizer: tokenization.Tokenizer, settings: PreprocessSettings
+    corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer
 ) -> tuple[CorpusManifest, Rows | None, str | None]:
-    """Write what a corpus has besides its shards, which are there; the manifest, and what `_pack` gives."""
-    tally, dtype, rows, left_out = ledger.tally, token_dtype(tokenizer.encoded_vocabulary_size).name, None, None
-    corpora = [(output, ledger.shards, tally.kept, tally.skipped)]
+    """Give the corpus its shards, and what it has besides; the manifest, and what `_pack` gives."""
+    output, settings, tally, rows, left_out = corpus.output, corpus.settings, corpus.tally, None, None
+    unfinished, sources = output / UNFINISHED_FOLDER, tally.entries()
+    text = look_at_sample(unfinished, tokenizer)
+    shards, held_out = merge_groups(output, corpus.counted)
+    corpora = [(output, shards, tally.kept, tally.skipped)]
     if settings.holdout:
-        corpora.insert(0, (output / HOLDOUT_FOLDER, ledger.held_out, tally.held_out, {}))
-    sources = tally.entries()
-    dropped = take_dropped(output / GROUPS_FOLDER, output, sources)
-    assert ledger.key is not None
-    assert tally.text is not None
-    for folder, shards, counts, skipped in corpora:
+        corpora.insert(0, (output / HOLDOUT_FOLDER, held_out, tally.held_out, {}))
+    dropped = take_dropped(unfinished, output, sources)
+    for folder, its, counts, skipped in corpora:
         manifest = complete_corpus(
             folder,
             tokenizer,
-            shards=shards,
-            dtype=dtype,
+            shards=its,
+            dtype=token_dtype(tokenizer.encoded_vocabulary_size).name,
             special_text_hits=counts.special_text_hits,
-            text=tally.text.model_copy(update={"bytes": counts.text_bytes, "unknown_tokens": counts.unknown_tokens}),
+            text=text.model_copy(update={"bytes": counts.text_bytes, "unknown_tokens": counts.unknown_tokens}),
             skipped=skipped,
             sources=sources if folder == output else {},
             dropped=dropped if folder == output else None,
-            command_sha256=command_digest(ledger.key) if folder == output else None,
+            command_sha256=command_digest(corpus.key) if folder == output else None,
         )
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
@@ -206,8 +205,7 @@ def _complete(
             # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
             with suppress(CorpusError):
                 _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
-    shutil.rmtree(output / GROUPS_FOLDER, ignore_errors=True)
-    (output / LEDGER_NAME).unlink(missing_ok=True)
+    forget_unfinished(output)
     return manifest, rows, left_out
 
 

@@ -7,8 +7,8 @@ from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
 from toolkit.core.text import printable
 from toolkit.data import CorpusManifest, Rows
+from toolkit.preprocess.accounts import Counts, Tally
 from toolkit.preprocess.tokenizer_checks import end_notes, mask_notes
-from toolkit.preprocess.writer.ledger import Counts, Tally
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -28,12 +28,12 @@ from toolkit.execution.scheduling import run_work
 from toolkit.execution.slurm import SlurmJobs
 from toolkit.execution.work import Event, Lost, Resources, Work, WorkShare
 from toolkit.execution.worker import Runner
-from toolkit.preprocess.judging import check_sources
+from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.source_checks import check_sources
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
 from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.groups import SourceGroup, group_folder
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Account
+from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, SourceGroup, group_folder
 from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -45,14 +45,13 @@ def write_groups(
 ) -> None:
     """Be a task. A group that fails is noted, and the others are written."""
     while True:
-        with corpus.claim() as claimed:
-            if claimed is None and not corpus.is_screening():
+        with corpus.claim() as group:
+            if group is None and not corpus.is_screening():
                 return
-            if claimed is None:
+            if group is None:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
-            group, ledger = claimed
-            if ledger is None:
+            if not corpus.is_screened(group):
                 _screen(corpus, group, on_span)
                 continue
             if choice is None or choice.why_reference != corpus.why_reference:
@@ -61,7 +60,7 @@ def write_groups(
                 write_group(
                     group,
                     group_folder(corpus.output, group.number),
-                    ledger,
+                    corpus.group_key(group.number),
                     tokenizer=tokenizer,
                     choice=choice,
                     settings=corpus.rest_of_limits(),
@@ -208,10 +207,10 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
     logs.mkdir(exist_ok=True)
     jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")
     # One that begins when the others have finished it all has nothing to do.
-    manifest, ledger = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, LEDGER_NAME))
+    manifest, begun = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, f"{UNFINISHED_FOLDER}/{BEGUN}"))
     unseen = shlex.quote(f"no corpus is begun in {output} on this machine: put --output where all machines see it")
-    line = f"[ -e {manifest} ] || [ -e {ledger} ] || {{ echo {unseen} >&2; exit 2; }}; "
-    line += f"[ -e {manifest} ] && [ ! -e {ledger} ] || exec {shlex.join(_command(sources, output, settings))}"
+    line = f"[ -e {manifest} ] || [ -e {begun} ] || {{ echo {unseen} >&2; exit 2; }}; "
+    line += f"[ -e {manifest} ] && [ ! -e {begun} ] || exec {shlex.join(_command(sources, output, settings))}"
     options = [f"--cpus-per-task={settings.workers}"] if settings.workers else []
     most = min(settings.tasks or 1, max(1, len(missing)))
     jobs.keep_equal(line, logs, output.absolute().name, most=most, options=options)

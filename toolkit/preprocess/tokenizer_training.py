@@ -11,11 +11,11 @@ from pathlib import Path
 import tokenization
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import UserError
+from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.encoding import ahead
-from toolkit.preprocess.judging import check_sources
 from toolkit.preprocess.settings import TokenizerTrainingSettings
+from toolkit.preprocess.source_checks import check_sources
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
-from toolkit.preprocess.writer.ledger import Account
 from toolkit.preprocess.writer.writing import spans_of
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}

@@ -1,50 +1,46 @@
 """A corpus in the making: which of its groups are written, by whom, and how many rows they have.
 
 Any number of processes write one, on any machines that share its folder. All that they know of each other stands there:
-ledgers say what is done, and locks, which the system frees when a process ends, who is at what. Groups are taken, and
-merged, under the lock of the folder.
+folders of groups that are written, and locks, which the system frees when a process ends, of those at work. Groups are
+taken, and merged, under the lock of the folder.
 """
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from tokenization import Tokenizer
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write, hash_file
 from toolkit.core.locks import holder_of, is_held, try_lock
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE
-from toolkit.preprocess.judging import remedy
+from toolkit.preprocess.accounts import Tally
 from toolkit.preprocess.screening.documents import Screening
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.source_checks import remedy
 from toolkit.preprocess.sources import Source, no_documents_error
-from toolkit.preprocess.text_losses import look_at_sample
-from toolkit.preprocess.writer.folder import locked_output, remove_rest
+from toolkit.preprocess.writer.begun import note_begun, read_begun
+from toolkit.preprocess.writer.folder import SHARDS, locked_output, remove_rest
 from toolkit.preprocess.writer.groups import (
-    GROUPS_FOLDER,
+    UNFINISHED_FOLDER,
     SourceGroup,
+    WrittenGroup,
     group_folder,
-    group_ledgers,
     groups_of,
-    ledger_files,
-    merge_groups,
-    resume_group,
+    written_groups,
 )
-from toolkit.preprocess.writer.ledger import Ledger, Tally, begin_ledger, read_ledger
 
 _SECONDS_FOR_ANOTHER = 86_400.0
 """Time that another process may take to begin or to finish a large corpus, or to decide on its near-duplicates."""
 
 
 class UnfinishedCorpus:
-    """The corpus of these sources in the folder `output`, as its ledgers describe it.
+    """The corpus of these sources in the folder `output`, as that folder has it.
 
     `key` is all that its shards depend on but the backend: `why_reference` says why that is the tokenizer's own, or is
     empty. `tally` counts the groups that are written and have none before them that is not. Where documents are left
@@ -65,7 +61,7 @@ class UnfinishedCorpus:
         self._forget()
 
     def _forget(self) -> None:
-        self.written, self.tally = dict[int, Ledger](), Tally()
+        self.written, self.tally = dict[int, WrittenGroup](), Tally()
         self._num_counted = self._num_rows = self._num_bad = 0
 
     def locked(self) -> AbstractContextManager[None]:
@@ -83,10 +79,9 @@ class UnfinishedCorpus:
 
         Raises UserError where too many of the rows are bad, up to the end of one, in the order of the sources.
         """
-        for number, ledger in group_ledgers(self.output, known=self.written).items():
-            is_current = ledger.why_reference == self.why_reference and ledger.key == self._group_key(number)
-            if ledger.is_whole and is_current:
-                self.written[number] = ledger
+        for number, written in written_groups(self.output, known=self.written).items():
+            if written.key == self.group_key(number):
+                self.written[number] = written
         while not self._is_full and self._num_counted in self.written:
             tally = self.written[self._num_counted].tally
             for name, account in tally.sources.items():
@@ -95,6 +90,11 @@ class UnfinishedCorpus:
                 self._check_bad_rows()
             self.tally.add(tally)
             self._num_counted += 1
+
+    @property
+    def counted(self) -> dict[int, WrittenGroup]:
+        """The groups that `tally` counts."""
+        return {number: self.written[number] for number in range(self._num_counted)}
 
     def _check_bad_rows(self) -> None:
         rows, bad, most = self._num_rows, self._num_bad, self.settings.max_bad_fraction
@@ -107,14 +107,14 @@ class UnfinishedCorpus:
             )
 
     def missing(self) -> list[SourceGroup]:
-        """Groups of which something is left to read or write, in order; none once the corpus has the shards of all."""
-        ledger = read_ledger(self.output)
-        if ledger is not None and ledger.key != self.key:
+        """Groups of which something is left to read or write, in order; none once the corpus is finished."""
+        begun = read_begun(self.output)
+        if begun is not None and begun.key != self.key:
             raise UserError(f"Another process has started over in {self.output}. Name another folder.")
-        if ledger is None or ledger.is_whole:
+        if begun is None:
             return []
-        if ledger.why_reference != self.why_reference:
-            self.why_reference = ledger.why_reference
+        if begun.why_reference != self.why_reference:
+            self.why_reference = begun.why_reference
             self._forget()
         if unscreened := self._unscreened():
             return [group for group in self.groups if group.number in unscreened]
@@ -126,11 +126,8 @@ class UnfinishedCorpus:
         return not all(is_held(self._lock_file(group)) for group in self._untried())
 
     @contextmanager
-    def claim(self) -> Iterator[tuple[SourceGroup, Ledger | None] | None]:
-        """Take a free group for the time of the block; None without any.
-
-        It comes with what is written of it; with None, its texts are to be read for what is left out.
-        """
+    def claim(self) -> Iterator[SourceGroup | None]:
+        """Take a free group for the time of the block; None without any."""
         with ExitStack() as stack:
             with self.locked():
                 claimed = self._claim(stack)
@@ -139,19 +136,16 @@ class UnfinishedCorpus:
     def claim_rest(self) -> FileLock | None:
         """A lock for the one command that stays until others have written the rest; None where another one does."""
         with self.locked():
-            return try_lock(self.output / GROUPS_FOLDER / "rest.lock") if self.missing() else None
+            return try_lock(self.output / UNFINISHED_FOLDER / "rest.lock") if self.missing() else None
 
-    def _claim(self, stack: ExitStack) -> tuple[SourceGroup, Ledger | None] | None:
+    def _claim(self, stack: ExitStack) -> SourceGroup | None:
         if self.screening is not None and self._untried() and not self._unscreened() and not self._is_decided:
             folders, names = [self.screened(group) for group in self.groups], [group.recorded for group in self.groups]
-            self.screening.decide([*zip(folders, names, strict=True)], self.output / GROUPS_FOLDER)
+            self.screening.decide([*zip(folders, names, strict=True)], self.output / UNFINISHED_FOLDER)
         for group in self._untried():
             if (lock := try_lock(self._lock_file(group))) is not None:
                 stack.callback(lock.release)
-                if self._unscreened():
-                    return group, None
-                folder, key = group_folder(self.output, group.number), self._group_key(group.number)
-                return group, resume_group(folder, key, why_reference=self.why_reference)
+                return group
             if self.settings.is_limited:
                 raise UserError(
                     f"Another process is writing a corpus into {self.output}, and with a limit only one can. Wait for "
@@ -169,30 +163,35 @@ class UnfinishedCorpus:
         """Folder of what is found out about a group's texts before it is written."""
         return group_folder(self.output, group.number).with_suffix(".screened")
 
+    def is_screened(self, group: SourceGroup) -> bool:
+        """True where a group may be written; False where its texts are to be read before."""
+        return self.screening is None or self.screened(group).exists()
+
     def is_screening(self) -> bool:
         """Tell whether others read texts before any group can be written."""
         return bool(self.missing()) and bool(self._unscreened()) and not self.failures()
 
     @property
     def _is_decided(self) -> bool:
-        return (self.output / GROUPS_FOLDER / DROPPED_FILE).exists()
+        return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()
 
     def _unscreened(self) -> set[int]:
         """Groups whose texts are to be read before any can be written."""
         if self.screening is None or self._is_decided:
             return set()
         # The folder is listed once: with thousands of groups, looking for each would keep shared storage busy.
-        folder = self.output / GROUPS_FOLDER
+        folder = self.output / UNFINISHED_FOLDER
         names = os.listdir(folder) if folder.exists() else []
         ends = (name.partition(".screened") for name in names if name.endswith(".screened"))
         return {group.number for group in self.groups} - {int(number) for number, _, _ in ends}
 
-    def _group_key(self, number: int) -> dict[str, str]:
-        """Everything that the shards of a group depend on and those of another one do not."""
-        if self.screening is None:
-            return {}
-        dropped = self.screened(self.groups[number]) / "dropped"
-        return {"dropped": hash_file(dropped)[:16] if dropped.exists() else "undecided"}
+    def group_key(self, number: int) -> dict[str, Any]:
+        """What the shards of a group depend on that is not in the key of all."""
+        key = {"why_reference": self.why_reference}
+        if self.screening is not None:
+            dropped = self.screened(self.groups[number]) / "dropped"
+            key["dropped"] = hash_file(dropped)[:16] if dropped.exists() else "undecided"
+        return key
 
     def rest_of_limits(self) -> PreprocessSettings:
         """The settings, with the limits that are left for the first of the missing groups."""
@@ -208,11 +207,11 @@ class UnfinishedCorpus:
     def start_over(self, why_reference: str) -> None:
         """Decide on the tokenizer's own backend: what the fast one made, which compares samples, counts as missing."""
         with self.locked():
-            ledger = read_ledger(self.output)
-            if ledger is None or ledger.why_reference:
+            begun = read_begun(self.output)
+            if begun is None or begun.why_reference:
                 return
-            begin_ledger(self.output, self.key, why_reference=why_reference)
-            made = sum(len(group.shards) for group in group_ledgers(self.output).values())
+            note_begun(self.output, begun.model_copy(update={"why_reference": why_reference}))
+            made = sum(group.num_shards for group in written_groups(self.output).values())
         console().print(f"Starting over, {counted(made, 'finished shard')} removed: {why_reference}.")
 
     def fail(self, group: SourceGroup, message: str) -> None:
@@ -221,31 +220,28 @@ class UnfinishedCorpus:
 
     def failures(self) -> dict[int, str]:
         """Why groups could not be written, by number, in order."""
-        files = sorted((self.output / GROUPS_FOLDER).glob("*.error"))
+        files = sorted((self.output / UNFINISHED_FOLDER).glob("*.error"))
         return {int(file.stem): file.read_text(encoding="utf-8") for file in files}
 
     def forget_failures(self) -> None:
         """Have groups that failed tried again, unless others are at work; the folder is locked."""
-        if not any(map(is_held, (self.output / GROUPS_FOLDER).glob("*.lock"))):
-            for file in (self.output / GROUPS_FOLDER).glob("*.error"):
+        if not any(map(is_held, (self.output / UNFINISHED_FOLDER).glob("*.lock"))):
+            for file in (self.output / UNFINISHED_FOLDER).glob("*.error"):
                 console().print(f"Trying again: {file.read_text(encoding='utf-8')}")
-                # Its name stays known, since its source may be mended although this command ends before it tries.
-                file.rename(file.with_suffix(".old-error"))
+                file.unlink()
 
-    def merge(self, tokenizer: Tokenizer) -> Ledger | None:
-        """Make the shards of all groups the corpus's own; the folder is locked. None where that is finished already."""
-        ledger = read_ledger(self.output)
+    def begin_merge(self) -> bool:
+        """Begin to give the corpus the shards of all groups; the folder is locked. False where another one has done it.
+
+        UserError where there would be no document.
+        """
+        begun = read_begun(self.output)
         # What is missing now has been started over since it was looked at.
-        if ledger is None or self.missing():
-            return None
-        if not ledger.is_whole:
-            ledger = self._merge(ledger, tokenizer)
-        # Without --near-duplicates and --without, the list is that of a corpus that was here before.
-        listed = set[Path]() if self.screening is None else {self.output / DROPPED_FILE}
-        remove_rest(self.output, keep=ledger_files(self.output, ledger) | listed)
-        return ledger
-
-    def _merge(self, ledger: Ledger, tokenizer: Tokenizer) -> Ledger:
+        if begun is None or self.missing():
+            return False
+        if begun.is_merging:
+            remove_rest(self.output, keep=SHARDS)
+            return True
         documents = self.tally.both.documents
         if not documents:
             raise no_documents_error(self.tally.skipped)
@@ -254,10 +250,9 @@ class UnfinishedCorpus:
                 f"all {documents:,} documents are held out by --holdout {self.settings.holdout}; none is left for the "
                 "corpus. Hold out less, or give more text."
             )
-        groups = {number: self.written[number] for number in range(self._num_counted)}
-        # Kept with the ledger, since the groups are removed before it is.
-        tally = replace(self.tally, text=look_at_sample(self.output / GROUPS_FOLDER, tokenizer))
-        return merge_groups(self.output, ledger, groups, tally)
+        remove_rest(self.output)
+        note_begun(self.output, begun.model_copy(update={"is_merging": True}))
+        return True
 
     def _lock_file(self, group: SourceGroup) -> Path:
         return group_folder(self.output, group.number).with_suffix(".lock")

@@ -102,7 +102,7 @@ class ShardWriter:
                 _sync_and_close(file)
             unfinished(self._bin).replace(self._bin)
             unfinished(self._idx).replace(self._idx)
-            # Before a ledger names the shard: a rename is on the disk only with its folder.
+            # Before a manifest names the shard: a rename is on the disk only with its folder.
             sync(self._idx.parent)
         except OSError as error:
             self.abort()
@@ -186,5 +186,5 @@ def _sync_and_close(file: BinaryIO) -> None:
 def _unwritable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
         f"{path} cannot be written: {error.strerror}. Free space or choose another folder; started again in this one, "
-        "the command resumes after the last finished shard."
+        "the command resumes after the last finished source group."
     )

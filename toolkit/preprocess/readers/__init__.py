@@ -25,22 +25,13 @@ from toolkit.preprocess.sources.source import Format, Source
 __all__ = ["Reason", "Row", "Span", "iterate_spans"]
 
 
-def iterate_spans(source: Source, settings: ReadingSettings, *, start: int = 0) -> Iterator[Span]:
+def iterate_spans(source: Source, settings: ReadingSettings) -> Iterator[Span]:
     """The spans of a source, in order: about 4 MB of text each, or one document that is larger.
 
     Called from one thread. The rows of all spans, in order, are the rows of the source.
-
-    Args:
-        start: 0, or the `start` of a span of the same file, to begin with that one.
     """
     if source.format is Format.PARQUET:
-        # Not as the others: of a file elsewhere, what comes before is not fetched.
-        yield from iterate_parquet_spans(source, settings.text_field, start=start)
-    else:
-        yield from (span for span in _spans(source, settings) if span.start >= start)
-
-
-def _spans(source: Source, settings: ReadingSettings) -> Iterator[Span]:
+        return iterate_parquet_spans(source, settings.text_field)
     if source.format is Format.CSV:
         return iterate_csv_spans(source, settings.text_field, delimiter=settings.delimiter)
     if source.format is Format.TSV:

@@ -73,10 +73,10 @@ def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Ite
             rows.append(Row("", Reason.NOT_UTF8, lines.not_utf8) if lines.not_utf8 else row)
             lines.not_utf8 = ""
             if lines.num_bytes - start >= _SPAN_BYTES:
-                yield Span(start, stream.source_position(), partial(list, rows))
+                yield Span(stream.source_position(), partial(list, rows))
                 rows, start = [], lines.num_bytes
         if rows:
-            yield Span(start, stream.source_position(), partial(list, rows))
+            yield Span(stream.source_position(), partial(list, rows))
 
 
 class _Lines:

@@ -30,7 +30,7 @@ def holds_array(source: Source) -> bool:
 
 
 def iterate_array_spans(source: Source, text_field: str) -> Iterator[Span]:
-    """The spans of one JSON array of at most 2 GiB; `start` counts elements."""
+    """The spans of one JSON array of at most 2 GiB."""
     with open_stream(source) as stream:
         content = stream.file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
@@ -45,7 +45,7 @@ def iterate_array_spans(source: Source, text_field: str) -> Iterator[Span]:
     for start in range(0, len(elements), step):
         part = elements[start : start + step]
         rows = [without_lone_surrogates(row_from_json(element, text_field)) for element in part]
-        yield Span(start, source.num_bytes * (start + len(part)) // len(elements), partial(list, rows))
+        yield Span(source.num_bytes * (start + len(part)) // len(elements), partial(list, rows))
 
 
 def _parsed(source: Source, content: bytes) -> list[object]:

@@ -33,7 +33,7 @@ def line_parser(file_format: Format, *, text_field: str, txt_documents: TxtDocum
 def iterate_line_spans(source: Source, parse: Parser, *, first: int = 0) -> Iterator[Span]:
     """The spans of a file whose rows are lines (or paragraphs, or the whole file), from byte `first` on."""
     if parse is _whole:
-        yield Span(0, source.num_bytes, partial(_read_whole, source))
+        yield Span(source.num_bytes, partial(_read_whole, source))
     elif source.compression is None:
         yield from _ranges(source, parse, first)
     else:
@@ -47,7 +47,7 @@ def _ranges(source: Source, parse: Parser, start: int) -> Iterator[Span]:
             for _ in _rest_of_span(file, parse, source, start):
                 pass
             end = min(file.tell(), source.num_bytes)
-            yield Span(start, end, partial(_read_range, source, start, end, parse))
+            yield Span(end, partial(_read_range, source, start, end, parse))
             start = end
 
 
@@ -57,7 +57,7 @@ def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
             stream.file.read(min(_SPAN_BYTES, start - place))
         while content := stream.file.read(_SPAN_BYTES - 1):
             content = b"".join((content, *_rest_of_span(stream.file, parse, source, start)))
-            yield Span(start, stream.source_position(), partial(_parse, content, start, parse))
+            yield Span(stream.source_position(), partial(_parse, content, start, parse))
             start += len(content)
 
 

@@ -58,12 +58,12 @@ class _Table:
         """Open the file for one thread, which will read the text of these row groups."""
         return self.open_ranges(*((self.chunks[group].start, self.chunks[group].stop) for group in groups))
 
-    def span(self, start: int, stop: int, rows: Callable[[], list[Row]]) -> Span:
-        return Span(start, self.source.num_bytes * stop // self.metadata.num_rows, rows)
+    def span(self, stop: int, rows: Callable[[], list[Row]]) -> Span:
+        return Span(self.source.num_bytes * stop // self.metadata.num_rows, rows)
 
 
-def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Iterator[Span]:
-    """The spans of a Parquet file, from row `start` on."""
+def iterate_parquet_spans(source: Source, text_field: str) -> Iterator[Span]:
+    """The spans of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -72,14 +72,12 @@ def iterate_parquet_spans(source: Source, text_field: str, *, start: int) -> Ite
             metadata = pq.read_metadata(pa.PythonFile(file, "r"))
         bad = _row_without_text(metadata.schema.to_arrow_schema(), text_field)
         if bad is not None:
-            yield from _bad_spans(source, bad, start, metadata.num_rows)
+            yield from _bad_spans(source, bad, metadata.num_rows)
             return
         # Arrow (26) ends the process where the sizes of a damaged footer contradict one another. What faulthandler,
         # which the command switches on, then shows of this call is the file's name.
         chunks_of = FunctionType(_chunks.__code__.replace(co_filename=source.name), globals())
-        yield from _text_spans(
-            _Table(source, open_ranges, text_field, metadata, chunks_of(metadata, text_field)), start
-        )
+        yield from _text_spans(_Table(source, open_ranges, text_field, metadata, chunks_of(metadata, text_field)))
 
 
 def _chunks(metadata: "pq.FileMetaData", name: str) -> list[_Chunk]:
@@ -116,18 +114,18 @@ def _parquet(file: _File, metadata: "pq.FileMetaData", *, buffer_size: int) -> "
     return pq.ParquetFile(pa.PythonFile(file, "r"), metadata=metadata, **options)
 
 
-def _bad_spans(source: Source, row: Row, start: int, num_rows: int) -> Iterator[Span]:
-    for first in range(start, num_rows, _MOST_ROWS):
+def _bad_spans(source: Source, row: Row, num_rows: int) -> Iterator[Span]:
+    for first in range(0, num_rows, _MOST_ROWS):
         stop = min(first + _MOST_ROWS, num_rows)
-        yield Span(first, source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))
+        yield Span(source.num_bytes * stop // num_rows, partial(list, [row] * (stop - first)))
 
 
-def _text_spans(table: _Table, start: int) -> Iterator[Span]:
+def _text_spans(table: _Table) -> Iterator[Span]:
     # First row of each row group, and the number of all rows.
     starts = list(accumulate((chunk.num_rows for chunk in table.chunks), initial=0))
     small: list[int] = []
     for group, chunk in enumerate(table.chunks):
-        if starts[group + 1] <= start or not chunk.num_rows:
+        if not chunk.num_rows:
             continue
         is_small = chunk.unpacked_bytes <= _MOST_GROUP_BYTES and chunk.num_rows <= _MOST_ROWS
         if is_small:
@@ -136,14 +134,14 @@ def _text_spans(table: _Table, start: int) -> Iterator[Span]:
             yield _small_span(table, starts, small)
             small = []
         if not is_small:
-            yield from _streamed_spans(table, starts, group, start)
+            yield from _streamed_spans(table, group, starts[group])
     if small:
         yield _small_span(table, starts, small)
 
 
 def _small_span(table: _Table, starts: Sequence[int], groups: list[int]) -> Span:
     first, stop = starts[groups[0]], starts[groups[-1] + 1]
-    return table.span(first, stop, partial(_read_groups, table, table.open(*groups), groups, stop - first))
+    return table.span(stop, partial(_read_groups, table, table.open(*groups), groups, stop - first))
 
 
 def _read_groups(table: _Table, opened: AbstractContextManager[_File], groups: list[int], num_rows: int) -> list[Row]:
@@ -154,19 +152,19 @@ def _read_groups(table: _Table, opened: AbstractContextManager[_File], groups: l
         return [row for chunk in column.chunks for row in _rows(chunk)]
 
 
-def _streamed_spans(table: _Table, starts: Sequence[int], group: int, start: int) -> Iterator[Span]:
-    """The spans of a large row group; rows before `start` are decoded and dropped."""
-    first, stop = starts[group], starts[group + 1]
-    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * (stop - first) // max(1, table.chunks[group].unpacked_bytes)))
+def _streamed_spans(table: _Table, group: int, first: int) -> Iterator[Span]:
+    """The spans of a large row group, whose first row has this number."""
+    chunk, stop = table.chunks[group], first
+    batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * chunk.num_rows // max(1, chunk.unpacked_bytes)))
     with table.open(group) as file, _parquet(file, table.metadata, buffer_size=_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(
             batch_rows, row_groups=[group], columns=[table.text_field], use_threads=False
         ):
-            column = batch.column(batch.schema.names.index(table.text_field)).slice(max(0, start - first))
-            first += len(batch)
+            column = batch.column(batch.schema.names.index(table.text_field))
+            stop += len(batch)
             if len(column):
-                yield table.span(first - len(column), first, partial(_read_batch, table.source, column))
-    _check_complete(first - starts[group], stop - starts[group])
+                yield table.span(stop, partial(_read_batch, table.source, column))
+    _check_complete(stop - first, chunk.num_rows)
 
 
 def _read_batch(source: Source, column: "pa.Array") -> list[Row]:

@@ -44,12 +44,10 @@ class Span:
     """Consecutive rows of one source, not read yet.
 
     Attributes:
-        start: a byte of the decompressed text, or a row of an array or of a Parquet file, counted from 0; ascending.
         end_bytes: bytes of the source file (compressed bytes, where it is compressed) up to the end of the span.
         rows: reads the rows.
     """
 
-    start: int
     end_bytes: int
     rows: Callable[[], list[Row]]
 

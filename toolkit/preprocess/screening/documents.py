@@ -1,10 +1,10 @@
 """Which documents of a corpus are left out: every group of sources is read once, then all are decided on at once.
 
-corpus/groups/00003.screened/   what reading the group's texts gives; whole, or not there
-  rows                          where each document stands, and the number of a test text that it holds, or -1
-  signatures                    128 values for each, where near-duplicates are looked for
-  dropped                       the rows that are left out, once that is decided
-corpus/groups/dropped.jsonl     the same of all groups, for people; written when all is decided
+corpus/unfinished/00003.screened/   what reading the group's texts gives; whole, or not there
+  rows                              where each document stands, and the number of a test text that it holds, or -1
+  signatures                        128 values for each, where near-duplicates are looked for
+  dropped                           the rows that are left out, once that is decided
+corpus/unfinished/dropped.jsonl     the same of all groups, for people; written when all is decided
 """
 
 import os
@@ -29,13 +29,13 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_file, atomic_write, hash_file
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE, DroppedEntry, SourceEntry
+from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.screening.grams import WORDS_VERSION, hash_words
 from toolkit.preprocess.screening.near_duplicates import SIGNATURE_VALUES, Signatures, first_of_groups, sign
 from toolkit.preprocess.screening.test_texts import FEWEST_WORDS, TestTexts
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.writer.ledger import Account
 
 _SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
 _ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("test", "<i4")])
@@ -95,7 +95,7 @@ class Screening:
         rows = span.read()
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         words, found = hash_words([rows[number].text for number in numbers]), np.zeros(len(numbers), _ROW)
-        found["span"], found["in_span"], found["test"] = span.start, numbers, -1
+        found["in_span"], found["test"] = numbers, -1
         if self.tests is not None:
             found["test"] = self.tests.find(words)
         signatures = np.empty((0, SIGNATURE_VALUES), np.uint32) if self.similarity is None else sign(words)
@@ -121,9 +121,9 @@ class Screening:
             closing(ahead(spans, lambda item: self.read(item[1]), num_workers=num_workers)) as results,
         ):
             accounts = defaultdict[int, Account](Account)
-            for (source, span), (skipped, found, signatures) in results:
+            for at, ((source, span), (skipped, found, signatures)) in enumerate(results):
                 first_row = accounts[source].rows + 1
-                found["source"], found["row"] = source, first_row + found["in_span"]
+                found["source"], found["span"], found["row"] = source, at, first_row + found["in_span"]
                 accounts[source].documents += len(found)
                 for number, row in skipped:
                     accounts[source].skip(row, first_row + number)
@@ -190,12 +190,11 @@ def forget_screened(folder: Path) -> None:
 
 def without_dropped(spans: Iterator[tuple[int, Span]], folder: Path) -> Iterator[tuple[int, Span]]:
     """Spans of a group's sources, each with its source's number; rows that are left out have no text, but a reason."""
-    dropped: dict[tuple[int, int], list[tuple[int, Reason]]] = {}
-    for source, start, number, _, test in np.fromfile(folder / "dropped", _ROW).tolist():
-        reason = Reason.NEAR_DUPLICATE if test < 0 else Reason.TEST_TEXT
-        dropped.setdefault((source, start), []).append((number, reason))
-    for source, span in spans:
-        its = dropped.get((source, span.start), ())
+    dropped = defaultdict[int, list[tuple[int, Reason]]](list)
+    for _, at, number, _, test in np.fromfile(folder / "dropped", _ROW).tolist():
+        dropped[at].append((number, Reason.NEAR_DUPLICATE if test < 0 else Reason.TEST_TEXT))
+    for at, (source, span) in enumerate(spans):
+        its = dropped.get(at, ())
         yield source, replace(span, rows=partial(_rows_without, span.rows, its)) if its else span
 
 

@@ -1,28 +1,34 @@
 """Groups of sources: which sources each has, where it is written, and its shards under the names of the corpus.
 
-corpus/unfinished.jsonl          what is made, and how; with a step, once the shards of all groups are its own
-corpus/groups/00003/             unfinished.jsonl, shard-00000.bin .idx, holdout/
-corpus/groups/00003.lock         held by the process that writes the group
-corpus/groups/00003.screened/    what is left out of it (screening/documents.py)
-corpus/groups/00003.error        why it could not be written; .old-error once another command tries it again
+corpus/unfinished/                  there as long as the corpus is not finished
+corpus/unfinished/begun.json        what is made, and how (begun.py)
+corpus/unfinished/00003/            a group, whole: group.json, sample.jsonl, shard-00000.bin .idx, holdout/
+corpus/unfinished/.00003.*.partial  the same while it is written; what a killed process leaves is removed by the next
+corpus/unfinished/00003.lock        held by the process that writes the group
+corpus/unfinished/00003.screened/   what is left out of it (screening/documents.py)
+corpus/unfinished/00003.error       why it could not be written, until another command tries it again
 """
 
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
 
 from toolkit.core.errors import CorpusError
-from toolkit.core.files import PARTIAL_FILES, sync
+from toolkit.core.files import atomic_directory, sync
+from toolkit.core.settings import Record
 from toolkit.data import ShardEntry
 from toolkit.data.corpus.shards import file_names
+from toolkit.preprocess.accounts import Tally
 from toolkit.preprocess.sources import Source
-from toolkit.preprocess.writer.ledger import LEDGER_NAME, Ledger, Place, Step, Tally, begin_ledger, read_ledger
 
-GROUPS_FOLDER, EXCLUDED = "groups", "excluded"
-HOLDOUT_FOLDER = "holdout"
+UNFINISHED_FOLDER, BEGUN, EXCLUDED = "unfinished", "begun.json", "excluded"
+HOLDOUT_FOLDER, _RECORD = "holdout", "group.json"
 SOURCE_GROUP_BYTES = 1 << 30
 """Consecutive sources are gathered until they have so many bytes, and share shards; a larger one is alone.
 
@@ -91,70 +97,89 @@ def _on_hub(file: Source) -> str:
     return f"hub://{organisation}/{name}@{file.revision}/{path}"
 
 
+class WrittenGroup(Record):
+    """What is written of a group."""
+
+    key: dict[str, Any]
+    """What its shards depend on that may change while the corpus is made: which backend, and what is left out."""
+    shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    """Those of the corpus."""
+    held_out: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
+    """Those of the holdout."""
+    tally: Tally
+    """Counts over its rows."""
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards of both kinds."""
+        return len(self.shards) + len(self.held_out)
+
+
+def is_unfinished(corpus: Path) -> bool:
+    """True from the beginning of a corpus to its end."""
+    return (corpus / UNFINISHED_FOLDER / BEGUN).exists()
+
+
 def group_folder(corpus: Path, number: int) -> Path:
     """Folder of a group; with the suffix .lock, .screened or .error, what is beside it."""
-    return corpus / GROUPS_FOLDER / f"{number:05d}"
+    return corpus / UNFINISHED_FOLDER / f"{number:05d}"
 
 
-def group_ledgers(corpus: Path, *, known: Collection[int] = ()) -> dict[int, Ledger]:
-    """Ledgers of the groups that were begun, by number, in order, but those known; a damaged one counts for nothing."""
-    folder = corpus / GROUPS_FOLDER
-    begun = sorted(int(name) for name in os.listdir(folder) if name.isdigit()) if folder.exists() else []
-    ledgers = ((number, read_ledger(group_folder(corpus, number))) for number in begun if number not in known)
-    return {number: ledger for number, ledger in ledgers if ledger is not None}
+@contextmanager
+def new_group(folder: Path) -> Iterator[Path]:
+    """A folder that becomes that of a group when the block ends; its lock is held."""
+    # What another backend made, or a killed process left.
+    for left in (folder, *folder.parent.glob(f".{folder.name}.*.partial")):
+        shutil.rmtree(left, ignore_errors=True)
+    with atomic_directory(folder) as unfinished:
+        yield unfinished
 
 
-def resume_group(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> Ledger:
-    """Keep the finished shards of a locked group, unless they have another key or another backend made them."""
-    ledger = read_ledger(folder)
-    if ledger is None or ledger.key != key or ledger.why_reference != why_reference:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return begin_ledger(folder, key, why_reference=why_reference)
-    kept = ledger_files(folder, ledger)
-    for path in {path for pattern in ("shard-*", PARTIAL_FILES) for path in folder.rglob(pattern)} - kept:
-        path.unlink()
-    # A line that was being written when the process ended is cut off, so that steps can follow.
-    os.truncate(folder / LEDGER_NAME, ledger.num_bytes)
-    return ledger
+def note_written(folder: Path, written: WrittenGroup) -> None:
+    """Put what is written of a group beside its shards."""
+    (folder / _RECORD).write_text(written.model_dump_json(), encoding="utf-8")
 
 
-def ledger_files(folder: Path, ledger: Ledger) -> set[Path]:
-    """Files of the shards that a ledger in this folder names."""
-    shards = {folder: ledger.shards, folder / HOLDOUT_FOLDER: ledger.held_out}
-    return {path for place, entries in shards.items() for entry in entries for path in file_names(place / entry.name)}
+def written_groups(corpus: Path, *, known: Collection[int] = ()) -> dict[int, WrittenGroup]:
+    """Groups that are written, by number, in order, but those known; a damaged one counts for nothing."""
+    folder, found = corpus / UNFINISHED_FOLDER, dict[int, WrittenGroup]()
+    numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit()) if folder.exists() else []
+    for number in numbers:
+        if number not in known:
+            with suppress(OSError, ValidationError):
+                content = (group_folder(corpus, number) / _RECORD).read_bytes()
+                found[number] = WrittenGroup.model_validate_json(content)
+    return found
 
 
-def moves(corpus: Path, groups: Mapping[int, Ledger]) -> Iterator[tuple[list[tuple[Path, Path]], ShardEntry]]:
-    """Shards of these groups, then those held out: files as the group has them and as the corpus does, and its entry.
+def merge_groups(
+    corpus: Path, groups: Mapping[int, WrittenGroup]
+) -> tuple[tuple[ShardEntry, ...], tuple[ShardEntry, ...]]:
+    """Give the shards of all groups the corpus's names; its shards, and those held out.
 
-    Names are counted over the whole corpus, which no group knows.
+    Ended anywhere and called again, it goes on. Names are counted over the whole corpus, which no group knows.
     """
+    kinds = []
     for place, kind in (("", "shards"), (HOLDOUT_FOLDER, "held_out")):
-        written = [(number, entry) for number, ledger in groups.items() for entry in getattr(ledger, kind)]
-        for index, (number, entry) in enumerate(written):
-            named = replace(entry, name=f"shard-{index:05d}")
-            before, after = group_folder(corpus, number) / place / entry.name, corpus / place / named.name
-            yield list(zip(file_names(before), file_names(after), strict=True)), named
+        entries = list[ShardEntry]()
+        for number, written in groups.items():
+            for entry in getattr(written, kind):
+                entries.append(replace(entry, name=f"shard-{len(entries):05d}"))
+                _move(group_folder(corpus, number), place, entry.name, to=corpus / place / entries[-1].name)
+        if entries:
+            sync(corpus / place)
+        kinds.append(tuple(entries))
+    shards, held_out = kinds
+    return shards, held_out
 
 
-def merge_groups(corpus: Path, ledger: Ledger, groups: Mapping[int, Ledger], tally: Tally) -> Ledger:
-    """Give the shards of all groups the corpus's names, and the corpus the ledger that has them.
-
-    Ended anywhere and called again, it goes on.
-    """
-    entries = []
-    for files, entry in moves(corpus, groups):
-        for written, to in files:
-            to.parent.mkdir(exist_ok=True)
-            if written.exists():
-                written.replace(to)
-            elif not to.exists():
-                raise CorpusError(f"{written} is missing, a file of a finished shard. Start over with --overwrite.")
-        entries.append(entry)
-    num_shards = sum(len(group.shards) for group in groups.values())
-    shards, held_out = tuple(entries[:num_shards]), tuple(entries[num_shards:])
-    for folder in (corpus, corpus / HOLDOUT_FOLDER) if held_out else (corpus,):
-        sync(folder)
-    step = Step(shards=shards, held_out=held_out, place=Place(), tally=tally, is_last=True)
-    return begin_ledger(corpus, ledger.key, [step], why_reference=ledger.why_reference)
+def _move(group: Path, place: str, name: str, *, to: Path) -> None:
+    to.parent.mkdir(exist_ok=True)
+    for written, named in zip(file_names(group / place / name), file_names(to), strict=True):
+        if written.exists():
+            written.replace(named)
+        elif not named.exists():
+            raise CorpusError(
+                f"{written} is missing, a file of a finished shard. Remove the folder {group}: the same command writes "
+                "that group again."
+            )

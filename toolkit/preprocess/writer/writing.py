@@ -2,36 +2,36 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from tokenization import Tokenizer
 from toolkit.data import token_dtype
+from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
-from toolkit.preprocess.judging import SourceError, check_sources, errors_explained
 from toolkit.preprocess.readers import Span, iterate_spans
 from toolkit.preprocess.screening.documents import without_dropped
 from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
+from toolkit.preprocess.source_checks import SourceError, check_sources, errors_explained
 from toolkit.preprocess.sources import Source
-from toolkit.preprocess.text_losses import keep_sample
+from toolkit.preprocess.text_sample import keep_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice
-from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup
-from toolkit.preprocess.writer.ledger import Account, Ledger, Place, record_step
+from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup, WrittenGroup, new_group, note_written
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
 OnSpan = Callable[[int, str], None]
-"""Hears, after each span, how many bytes of a group's sources were read since the writing began, and at which rates."""
-_BEGINNING = Place()
+"""Hears, after each span, how many bytes of a group's sources were read, and at which rates."""
 
 
 def write_group(
     group: SourceGroup,
     folder: Path,
-    ledger: Ledger,
+    key: Mapping[str, Any],
     *,
     tokenizer: Tokenizer,
     choice: BackendChoice,
@@ -39,24 +39,15 @@ def write_group(
     screened: Path | None,
     on_span: OnSpan,
 ) -> None:
-    """Write what is missing of a group into its folder; the limits of the settings are what is left of them for it.
+    """Write a group into its folder, which appears whole; the limits of the settings are what is left of them for it.
 
-    UserError where a source cannot be read, gives no document or loses most of its rows; what is finished stays.
-    `screened` has what is left out of it, if anything is.
+    UserError where a source cannot be read, gives no document or loses most of its rows. `key`: see `WrittenGroup`.
+    `screened` has what is left out of the group, if anything is.
     """
     encode = SpanEncoder(tokenizer, choice.backend, settings.holdout, group.num_bytes)
-    sequence = ShardSequence(
-        folder,
-        folder / HOLDOUT_FOLDER,
-        ledger,
-        dtype=token_dtype(tokenizer.encoded_vocabulary_size),
-        settings=settings,
-        on_step=partial(record_step, folder),
-    )
-    place, before, begun = ledger.place, sequence.tally.both, time.monotonic()
     num_workers = settings.workers or len(os.sched_getaffinity(0))
-    ends = list(accumulate((file.num_bytes for file in group.files[place.source :]), initial=0))
-    spans = spans_of(group.files, settings, place)
+    ends, begun = list(accumulate((file.num_bytes for file in group.files), initial=0)), time.monotonic()
+    spans = spans_of(group.files, settings)
     if screened is not None:
         spans = without_dropped(spans, screened)
     broken: SourceError | None = None
@@ -65,19 +56,28 @@ def write_group(
         with errors_explained(group.files[item[0]], settings):
             return encode(item[1])
 
-    with closing(sequence), closing(ahead(spans, encode_span, num_workers=num_workers)) as results:
+    with new_group(folder) as unfinished, ExitStack() as stack:
+        sequence = ShardSequence(
+            unfinished,
+            unfinished / HOLDOUT_FOLDER,
+            dtype=token_dtype(tokenizer.encoded_vocabulary_size),
+            settings=settings,
+        )
+        stack.callback(sequence.abort)
+        results = stack.enter_context(closing(ahead(spans, encode_span, num_workers=num_workers)))
         try:
             while not sequence.is_full and (result := next(results, None)):
-                (number, _), encoded = result
-                sequence.begin_source(number, group.recorded[number])
-                keep_sample(folder, encoded.sample)
-                sequence.add(encoded)
-                rates = sequence.tally.both.minus(before).rates(time.monotonic() - begun)
-                on_span(ends[number - place.source] + encoded.end_bytes, rates)
+                (number, span), encoded = result
+                sequence.add(encoded, group.recorded[number])
+                keep_sample(unfinished, encoded.sample)
+                on_span(ends[number] + span.end_bytes, sequence.tally.both.rates(time.monotonic() - begun))
         except SourceError as error:
             broken = error
         check_sources(_accounts(group, sequence, broken), settings, broken)
-        sequence.end_group()
+        sequence.end()
+        shards, held_out = tuple(sequence.kept.shards), tuple(sequence.held_out.shards)
+        written = WrittenGroup(key=dict(key), shards=shards, held_out=held_out, tally=sequence.tally)
+        note_written(unfinished, written)
 
 
 def _accounts(
@@ -96,13 +96,10 @@ def _accounts(
             yield file, account
 
 
-def spans_of(
-    files: Sequence[Source], settings: ReadingSettings, place: Place = _BEGINNING
-) -> Iterator[tuple[int, Span]]:
-    """The spans of sources from a place on, each with the number of its source."""
-    for number, file in enumerate(files[place.source :], start=place.source):
-        start = place.span_start if number == place.source else 0
+def spans_of(files: Sequence[Source], settings: ReadingSettings) -> Iterator[tuple[int, Span]]:
+    """The spans of sources, each with the number of its source."""
+    for number, file in enumerate(files):
         named = partial(errors_explained, file, settings)
         with named():
-            for span in iterate_spans(file, settings, start=start):
+            for span in iterate_spans(file, settings):
                 yield number, replace(span, rows=named()(span.rows))

@@ -13,12 +13,12 @@ from glob import escape
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, quoted
+from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.readers import Reason
 from toolkit.preprocess.readers.lines import LFS_POINTER
 from toolkit.preprocess.readers.streams import open_file, open_stream
 from toolkit.preprocess.settings import ReadingSettings
 from toolkit.preprocess.sources import Compression, Format, Source
-from toolkit.preprocess.writer.ledger import Account
 
 _MOST_NAMED = 10
 _HEAD_BYTES, _MOST_PARSED_BYTES = 1 << 16, 1 << 28

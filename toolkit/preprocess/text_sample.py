@@ -22,9 +22,8 @@ def keep_sample(folder: Path, texts: Sequence[str]) -> None:
     """Note texts of a group for `look_at_sample`."""
     if not texts:
         return
-    # The end of a line comes first: a line that a killed process left unfinished spoils no other.
     with (folder / _FILE).open("a", encoding="utf-8") as file:
-        file.write("".join(f"\n{json.dumps(text)}" for text in texts))
+        file.writelines(f"{json.dumps(text)}\n" for text in texts)
 
 
 def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextEntry:
@@ -35,7 +34,8 @@ def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextEntry:
     files = sorted(groups.glob(f"*/{_FILE}"))
     # Of ten thousand groups each gives a text, so that memory is bounded.
     of_each = -(-_MOST_TEXTS // max(1, len(files)))
-    texts = [text for file in files for text in _spread(_noted(file), of_each)]
+    noted = ([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files)
+    texts = [text for its in noted for text in _spread(list(dict.fromkeys(its)), of_each)]
     encoded, lost, sampled = encode_as_saved(tokenizer, _spread(texts, _MOST_TEXTS)), Counter[str](), 0
     for text, ids in encoded.items():
         lost += lost_characters(tokenizer, text, ids)
@@ -62,15 +62,6 @@ def encode_as_saved(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Ids
             "Give a tokenizer.json that was made of this tokenizer: its ids are its own."
         )
     return encoded
-
-
-def _noted(file: Path) -> list[str]:
-    texts = list[str]()
-    for line in file.read_text(encoding="utf-8").split("\n"):
-        with suppress(json.JSONDecodeError):
-            texts.append(json.loads(line))
-    # What was resumed was noted twice.
-    return list(dict.fromkeys(texts))
 
 
 def _spread(texts: Sequence[str], most: int) -> Sequence[str]:

@@ -14,11 +14,11 @@ from tokenization.losses import lost_characters
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus, read_manifest
 from toolkit.inspection.corpora import measure_lengths, statistics
-from toolkit.preprocess import encoding, program, text_losses
+from toolkit.preprocess import encoding, program, text_sample
 from toolkit.preprocess.encoding import SpanEncoder
 from toolkit.preprocess.readers import Reason, Row, Span
 from toolkit.preprocess.summary import notes, summary_table
-from toolkit.preprocess.text_losses import keep_sample, look_at_sample
+from toolkit.preprocess.text_sample import keep_sample, look_at_sample
 
 TEXTS = ("the old miller", "The CAFÉ", "miller мельник", "мельник", "geese 🙂", "a\x04b", "\x01 \n")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -89,7 +89,7 @@ KINDS = {
 
 
 def outcome(tokenizer, text):
-    span = Span(0, len(text), lambda: [Row(text)])
+    span = Span(len(text), lambda: [Row(text)])
     encoded = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=1)(span)
     if encoded.skipped:
         return {Reason.CANNOT_ENCODE: "B", Reason.EMPTY: "E"}[encoded.skipped[0][1].reason]
@@ -170,7 +170,7 @@ def test_a_saved_tokenizer_with_other_ids_is_an_error(prepare, write_jsonl, tmp_
     with pytest.raises(UserError, match="would give other ids than its documents have: token"):
         prepare(write_jsonl("a.jsonl", sample_documents(5)))
     assert not (tmp_path / "corpus" / "corpus.json").exists()
-    assert (tmp_path / "corpus" / "groups" / "00000").exists() is not is_long
+    assert (tmp_path / "corpus" / "unfinished" / "00000").exists() is not is_long
 
 
 def test_a_text_with_an_end_that_only_the_saved_tokenizer_reads_as_special_is_no_difference(
@@ -187,12 +187,12 @@ def test_the_sample_is_bounded_and_has_a_text_of_each_group(tokenizer_folder, tm
     for number in range(5):
         folder = tmp_path / f"{number:05d}"
         folder.mkdir()
-        for _ in range(2):  # as a group that was resumed notes them
+        for _ in range(2):  # equal texts of two spans
             keep_sample(folder, [letter * (number + 1) for letter in LETTERS])
     tokenizer = tokenization.load(tokenizer_folder)
 
     assert look_at_sample(tmp_path, tokenizer).sampled_characters == 26 * (1 + 2 + 3 + 4 + 5)
-    monkeypatch.setattr(text_losses, "_MOST_TEXTS", 5)
+    monkeypatch.setattr(text_sample, "_MOST_TEXTS", 5)
     assert look_at_sample(tmp_path, tokenizer).sampled_characters == 1 + 2 + 3 + 4 + 5
 
 
@@ -201,7 +201,7 @@ def test_texts_with_one_footer_are_sampled_apart(tokenizer_folder):
     encode = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=32 * 3000)
     rows = [Row(f"{number} {'x' * 900} All rights reserved. {'-' * 80}") for number in range(300)]
 
-    assert 50 < len(encode(Span(0, 1, lambda: rows)).sample) < 200
+    assert 50 < len(encode(Span(1, lambda: rows)).sample) < 200
 
 
 @pytest.mark.parametrize(

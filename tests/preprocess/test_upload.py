@@ -10,8 +10,8 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import cache_folder, hash_folder
 from toolkit.data import Corpus
 from toolkit.data.corpus.manifest import CorpusManifest
-from toolkit.preprocess import staging
-from toolkit.preprocess.staging import write_to
+from toolkit.preprocess import upload
+from toolkit.preprocess.upload import write_to
 from toolkit.remote import ShardCache, put
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
@@ -44,7 +44,7 @@ def put_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[
         put(path, url)
         names.append(url.removeprefix(f"{URL}/"))
 
-    monkeypatch.setattr(staging, "put", noted)
+    monkeypatch.setattr(upload, "put", noted)
     yield names
     store.store.clear()
 
@@ -73,17 +73,17 @@ def test_a_corpus_is_uploaded_with_its_manifest_last(tmp_path: Path, put_names: 
 
 
 def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    write, noted = Writer(), staging.put
+    write, noted = Writer(), upload.put
 
     def killed(path: Path, url: str) -> None:
         if len(put_names) >= 5:
             raise KeyboardInterrupt
         noted(path, url)
 
-    monkeypatch.setattr(staging, "put", killed)
+    monkeypatch.setattr(upload, "put", killed)
     with pytest.raises(KeyboardInterrupt):
         write_to(URL, write, command=["a"], made_before=_never)
-    monkeypatch.setattr(staging, "put", noted)
+    monkeypatch.setattr(upload, "put", noted)
     assert write_to(URL, write, command=["a"], made_before=_never) is None
     assert (write.calls, len(put_names), len(set(put_names))) == (1, 18, 18)
     Writer()(tmp_path / "local")

@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.data import read_manifest
-from toolkit.preprocess import judging
-from toolkit.preprocess.writer import ledger
+from toolkit.preprocess import accounts, source_checks
 
 TEXTS = [f"text number {number}" for number in range(9)]
 ROWS = [{"text": text} for text in TEXTS]
@@ -136,8 +134,8 @@ def test_all_bad_sources_of_a_group_are_named_at_once(prepare, good, monkeypatch
     """Those that are not shown are not looked at."""
     for number in range(12):
         good.with_name(f"{number:02}.jsonl").write_text(OTHER)
-    looked, look = [], judging._heads
-    monkeypatch.setattr(judging, "_heads", lambda source: looked.append(source.name) or look(source))
+    looked, look = [], source_checks._heads
+    monkeypatch.setattr(source_checks, "_heads", lambda source: looked.append(source.name) or look(source))
 
     with pytest.raises(UserError) as failure:
         prepare(good.parent, engine="reference")
@@ -163,7 +161,7 @@ def test_what_ends_the_reading_of_a_source_is_named_with_it(prepare, good, monke
 
 
 def test_the_manifest_has_a_bounded_number_of_accounts(prepare, good, monkeypatch):
-    monkeypatch.setattr(ledger, "_MOST_RECORDED", 2)
+    monkeypatch.setattr(accounts, "_MOST_RECORDED", 2)
     for name, rows in {"a": ["", "x"], "b": ["y"], "n": ["", "", "z"], "o": ["yz"]}.items():
         good.with_name(f"{name}.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
 
@@ -172,27 +170,8 @@ def test_the_manifest_has_a_bounded_number_of_accounts(prepare, good, monkeypatc
     assert (sources["3 others"].documents, sources["n.jsonl"].skipped) == (302, {"empty": 2})
 
 
-def test_accounts_are_in_the_manifest_and_survive_a_restart(prepare, write_jsonl, tmp_path, monkeypatch):
-    from toolkit.preprocess.writer import writing
-
+def test_accounts_are_in_the_manifest(prepare, write_jsonl):
     source = write_jsonl("a.jsonl", [*TEXTS, "", b"{", *TEXTS, b"[]"])
-    given = {"engine": "reference", "shard_tokens": 20, "max_bad_fraction": 1.0}
-    prepare(source, output=tmp_path / "whole", **given)
-    kept = []
-
-    def die(folder, step, record=writing.record_step):
-        record(folder, step)
-        kept.append(step)
-        if len(kept) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(writing, "record_step", die)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(source, **given)
-    monkeypatch.undo()
-
-    assert prepare(source, **given).num_kept_shards == 3
-    manifest = read_manifest(tmp_path / "corpus")
-    assert manifest == read_manifest(tmp_path / "whole")
-    assert manifest.sources["a.jsonl"].skipped == {"broken JSON": 1, "empty": 1, "wrong type": 1}
-    assert manifest.sources["a.jsonl"].documents == 18
+    account = prepare(source, engine="reference", max_bad_fraction=1.0).manifest.sources["a.jsonl"]
+    assert account.skipped == {"broken JSON": 1, "empty": 1, "wrong type": 1}
+    assert account.documents == 18

@@ -17,7 +17,7 @@ from toolkit.data import CORPUS_MANIFEST
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import CorpusManifest
 from toolkit.preprocess.writer.folder import already_finished
-from toolkit.preprocess.writer.ledger import LEDGER_NAME
+from toolkit.preprocess.writer.groups import is_unfinished
 from toolkit.remote import is_url, list_objects, modified, put, read
 
 _Result = TypeVar("_Result")
@@ -63,7 +63,7 @@ def write_to(
 
 
 def _is_finished(folder: Path) -> bool:
-    return (folder / CORPUS_MANIFEST).exists() and not (folder / LEDGER_NAME).exists()
+    return (folder / CORPUS_MANIFEST).exists() and not is_unfinished(folder)
 
 
 def _upload(folder: Path, url: str) -> None:
