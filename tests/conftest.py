@@ -1,9 +1,10 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,22 @@ def no_disk_is_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
         yield
+
+
+@pytest.fixture
+def toolkit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str, str]]:
+    """Runs a command line of the toolkit in this process: exit code, standard output, standard error."""
+    from toolkit.cli.main import main
+
+    def run(*words: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return left.value.code or 0, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture(scope="session")

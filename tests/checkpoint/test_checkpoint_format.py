@@ -46,16 +46,11 @@ def test_the_folder_holds_safetensors_tokenizer_and_manifest_only(write: Callabl
     assert folder.name == "step-00000020"
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     assert files == [
-        "exp_avg-00000-of-00002.safetensors",
-        "exp_avg-00001-of-00002.safetensors",
-        "exp_avg_sq-00000-of-00002.safetensors",
-        "exp_avg_sq-00001-of-00002.safetensors",
-        "manifest.json",
-        "tokenizer/more/notes.txt",
-        "tokenizer/tokenizer.json",
-        "weights-00000-of-00002.safetensors",
+        "exp_avg-00000-of-00002.safetensors", "exp_avg-00001-of-00002.safetensors",
+        "exp_avg_sq-00000-of-00002.safetensors", "exp_avg_sq-00001-of-00002.safetensors", "manifest.json",
+        "tokenizer/more/notes.txt", "tokenizer/tokenizer.json", "weights-00000-of-00002.safetensors",
         "weights-00001-of-00002.safetensors",
-    ]
+    ]  # fmt: skip
     assert open_checkpoint(folder).tokenizer_folder == folder / "tokenizer"
     # The library that everyone else reads them with agrees.
     tensors = load_file(folder / "exp_avg_sq-00001-of-00002.safetensors")

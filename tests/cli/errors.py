@@ -162,7 +162,7 @@ _SETTINGS = (
     Case(("train", "{no_model}"), ("model is missing",), "model.preset"),
 )
 
-_RESUMED = (
+_MOVED = (
     Case(
         ("train", "{moved}/run.toml", "--dry-run"),
         ("{moved}/run.toml lies in the folder of a run that has checkpoints", "runs/a, which is {here}/runs/a from"),
@@ -805,11 +805,7 @@ _DATASETS_BY_NAME = (
 )
 
 _SEARCHED = tuple(
-    Case(
-        ("finetune", "ir", "{checkpoint}", "--train", train, "--test", test, "--output", "out"),
-        found,
-        remedy,
-    )
+    Case(("finetune", "ir", "{checkpoint}", "--train", train, "--test", test, "--output", "out"), found, remedy)
     for train, test, found, remedy in (
         ("{collection}", "none", ("none: no such file or directory",), "Give a BEIR folder"),
         ("{table}", "{qrels}", ("{table}: not a collection of documents and queries",), "Give a BEIR folder"),
@@ -979,7 +975,7 @@ LAUNCHED = (
 
 CASES = (
     *_SETTINGS,
-    *_RESUMED,
+    *_MOVED,
     *_PARALLEL,
     *_CORPORA,
     *_ADOPTED,

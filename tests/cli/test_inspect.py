@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from tests.support.runs import write_run
 from toolkit.checkpoint import read
 from toolkit.checkpoint.folders import remove_folder
 from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
-from toolkit.cli.main import main
 from toolkit.core.errors import CheckpointError
 from toolkit.inspection import verify
 from toolkit.model import Encoder, initialize_, model_settings
@@ -21,14 +19,11 @@ from toolkit.run.identity import snapshot
 
 
 @pytest.fixture
-def inspect(monkeypatch, capsys):
+def inspect(monkeypatch, toolkit):
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["toolkit", "inspect", *map(str, words)])
         monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, [" ".join(line.split()) for line in said.out.splitlines()], said.err
+        code, out, err = toolkit("inspect", *words)
+        return code, [" ".join(line.split()) for line in out.splitlines()], err
 
     return call
 
@@ -149,13 +144,10 @@ def test_a_file_that_is_cut_off_or_gone_shows_in_the_view_of_the_run(inspect, ru
     assert any(line.startswith("10 ") and f"{gone.name} cannot be read" in line for line in lines)
 
 
-def test_verify_reads_runs_and_checkpoints(monkeypatch, capsys, run):
+def test_verify_reads_runs_and_checkpoints(toolkit, run):
     def verify(folder):
-        monkeypatch.setattr(sys, "argv", ["toolkit", "verify", str(folder)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, said.out.splitlines(), said.err
+        code, out, err = toolkit("verify", folder)
+        return code, out.splitlines(), err
 
     older, newer = (run / "checkpoints" / name for name in ("step-00000010", "step-00000015"))
     code, lines, err = verify(run)

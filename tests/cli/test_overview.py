@@ -9,51 +9,40 @@ import pytest
 import typer
 
 from tests.support.runs import write_run
-from toolkit.cli.main import application, main
+from toolkit.cli.main import application
 
 
-def test_a_dry_run_shows_what_would_run(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path)), "--dry-run"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    out = capsys.readouterr().out
-    assert left.value.code == 0
+def test_a_dry_run_shows_what_would_run(toolkit, tmp_path):
+    code, out, _ = toolkit("train", write_run(tmp_path), "--dry-run")
+    assert code == 0
     assert "vocab_size = 97" in out
     assert "# steps 11 to 20: mlm" in out
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("given", "wait"), [("", "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_the_threads_of_ranks_are_what_they_inherit(monkeypatch, tmp_path, given, wait):
+def test_the_threads_of_ranks_are_what_they_inherit(monkeypatch, toolkit, tmp_path, given, wait):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("OMP_WAIT_POLICY", given)
-    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path)), "--threads", "3", "--dry-run"])
-    with pytest.raises(SystemExit):
-        main()
+    toolkit("train", write_run(tmp_path), "--threads", "3", "--dry-run")
     assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("3", wait)
 
 
-def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(monkeypatch, capsys, tmp_path):
+def test_a_dry_run_shows_the_phases_that_the_scheduler_makes(toolkit, tmp_path):
     options = ["--set", 'scheduler={kind="alternate",cycles=2}', "--dry-run"]
-    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(write_run(tmp_path, phase_steps=3)), *options])
-    with pytest.raises(SystemExit):
-        main()
-    out = capsys.readouterr().out
+    _, out, _ = toolkit("train", write_run(tmp_path, phase_steps=3), *options)
     shown = re.findall(r"# steps (\d+) to (\d+): (\w+), 3 steps", out)
     assert shown == [("1", "3", "clm"), ("4", "6", "mlm"), ("7", "9", "clm"), ("10", "12", "mlm")]
     assert out.count('", steps = 3,') == 4
     assert "scheduler" not in out
 
 
-def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(monkeypatch, capsys, tmp_path):
+def test_a_dry_run_says_the_epochs_of_every_corpus_of_a_blend(toolkit, tmp_path):
     run_file = write_run(tmp_path)
     blend = ", ".join(f'{{path="{tmp_path / name}",weight={n}}}' for name, n in (("corpus", 3), ("validation", 1)))
     options = ["--set", f"data.train=[{blend}]", "--set", "train.global_batch_rows=16", "--dry-run"]
-    monkeypatch.setattr(sys, "argv", ["toolkit", "train", str(run_file), *options])
-    with pytest.raises(SystemExit) as left:
-        main()
-    out = capsys.readouterr().out
-    assert left.value.code == 0, out
+    code, out, err = toolkit("train", run_file, *options)
+    assert code == 0, err
     told = out[out.index("# a blend of 2 corpora, 320 rows in the run:") :]
     assert re.search(rf"{tmp_path}/corpus: .* rows of 64; 75.00% of the run takes 240 rows, 1.98 epochs", told)
     assert re.search(rf"{tmp_path}/validation: .* 25.00% of the run takes 80 rows, \d.\d\d epochs", told)
@@ -87,12 +76,9 @@ def _commands():
 
 
 @pytest.mark.parametrize(("words", "command"), [pytest.param(*found, id=found[0][0]) for found in _commands()])
-def test_every_command_shows_examples_that_parse(words, command, monkeypatch, capsys):
+def test_every_command_shows_examples_that_parse(words, command, toolkit):
     """Short help option too; an option that an example names exists, and all that is required is there."""
-    monkeypatch.setattr(sys, "argv", ["toolkit", *words, "-h"])
-    with pytest.raises(SystemExit):
-        main()
-    shown = capsys.readouterr().out
+    _, shown, _ = toolkit(*words, "-h")
     assert shown.splitlines()[0].startswith(f"Usage: toolkit {' '.join(words)} [OPTIONS]")
     assert not set("{}<>") & set(shown.splitlines()[0])
     examples = [line.split() for line in shown.partition("Examples:\n")[2].splitlines()]
@@ -111,14 +97,11 @@ def test_every_command_shows_examples_that_parse(words, command, monkeypatch, ca
         ("toolkit convert --to-", 2, ["--to-hf"]),
     ],
 )
-def test_a_shell_completes_commands_and_options(monkeypatch, capsys, line, number, completions):
+def test_a_shell_completes_commands_and_options(monkeypatch, toolkit, line, number, completions):
     monkeypatch.setenv("_TOOLKIT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(number))
-    monkeypatch.setattr(sys, "argv", ["toolkit"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().out.split() == completions
+    assert toolkit()[1].split() == completions
 
 
 @pytest.mark.parametrize(

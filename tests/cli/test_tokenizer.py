@@ -12,16 +12,7 @@ import pytest
 
 import tokenization
 from tests.support.text import sample_documents
-from toolkit.cli.main import main
 from toolkit.data import Corpus
-
-
-def toolkit(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    shown = capsys.readouterr()
-    return left.value.code, shown.out, shown.err
 
 
 @pytest.fixture
@@ -40,9 +31,9 @@ def sources(tmp_path):
     return folder
 
 
-def test_it_is_trained_on_the_texts_of_all_formats_and_used_by_preprocess(monkeypatch, capsys, sources, tmp_path):
+def test_it_is_trained_on_the_texts_of_all_formats_and_used_by_preprocess(toolkit, sources, tmp_path):
     made, corpus = tmp_path / "made", tmp_path / "corpus"
-    code, out, err = toolkit(monkeypatch, capsys, "tokenizer", "train", sources, "--vocab-size", 400, "--output", made)
+    code, out, err = toolkit("tokenizer", "train", sources, "--vocab-size", 400, "--output", made)
 
     assert (code, err) == (0, "")
     tokenization.train_bpe(sample_documents(200), vocabulary_size=400, folder=tmp_path / "expected")
@@ -55,49 +46,49 @@ def test_it_is_trained_on_the_texts_of_all_formats_and_used_by_preprocess(monkey
     assert f"toolkit preprocess {sources} --tokenizer {made} --output data/corpus" in out
 
     words = ["--tokenizer", made, "--output", corpus, "--max-bad-fraction", "0.1", "--engine", "reference"]
-    code, _, err = toolkit(monkeypatch, capsys, "preprocess", sources, *words)
+    code, _, err = toolkit("preprocess", sources, *words)
     assert (code, err) == (0, "")
     assert Corpus(corpus).num_documents == 200
 
 
-def test_reading_stops_at_the_limit(monkeypatch, capsys, sources, tmp_path):
+def test_reading_stops_at_the_limit(toolkit, sources, tmp_path):
     words = ["--vocab-size", 300, "--output", tmp_path / "made", "--limit-documents", 7]
-    code, out, _ = toolkit(monkeypatch, capsys, "tokenizer", "train", sources, *words)
+    code, out, _ = toolkit("tokenizer", "train", sources, *words)
 
     assert code == 0
     assert "from 7 documents" in out
 
 
-def test_a_source_without_a_text_is_named_unless_the_limit_comes_first(monkeypatch, capsys, sources, tmp_path):
+def test_a_source_without_a_text_is_named_unless_the_limit_comes_first(toolkit, sources, tmp_path):
     (sources / "e.jsonl").write_text('{"content": "a"}\n' * 3)
     words = ["tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "made"]
 
-    code, _, err = toolkit(monkeypatch, capsys, *words)
+    code, _, err = toolkit(*words)
     assert (code, "source" in err, "e.jsonl gives no document: 3 rows missing field" in err) == (2, True, True)
     assert f"--exclude {sources / 'e.jsonl'}" in err
-    assert toolkit(monkeypatch, capsys, *words, "--limit-documents", 200)[0] == 0
+    assert toolkit(*words, "--limit-documents", 200)[0] == 0
 
 
-def test_little_text_gives_fewer_ids_and_says_so(monkeypatch, capsys, tmp_path):
+def test_little_text_gives_fewer_ids_and_says_so(toolkit, tmp_path):
     (tmp_path / "a.txt").write_text("abc abc\n\nxyz", encoding="utf-8")
     words = ["--vocab-size", 5000, "--output", tmp_path / "made", "--txt-documents", "paragraph"]
-    code, out, _ = toolkit(monkeypatch, capsys, "tokenizer", "train", tmp_path / "a.txt", *words)
+    code, out, _ = toolkit("tokenizer", "train", tmp_path / "a.txt", *words)
 
     assert code == 0
     assert "ids instead of 5,000: too little text" in out
     assert f"toolkit preprocess {tmp_path / 'a.txt'} --txt-documents paragraph --tokenizer" in out
 
 
-def test_a_folder_in_use_is_not_overwritten_unasked(monkeypatch, capsys, sources, tmp_path):
+def test_a_folder_in_use_is_not_overwritten_unasked(toolkit, sources, tmp_path):
     made = tmp_path / "made"
     words = ["tokenizer", "train", sources / "c.parquet", "--vocab-size", 300, "--output", made]
-    assert toolkit(monkeypatch, capsys, *words)[0] == 0
+    assert toolkit(*words)[0] == 0
 
-    code, _, err = toolkit(monkeypatch, capsys, *words)
+    code, _, err = toolkit(*words)
     assert (code, "holds a tokenizer" in err, "--overwrite" in err) == (2, True, True)
-    assert toolkit(monkeypatch, capsys, *words, "--overwrite")[0] == 0
+    assert toolkit(*words, "--overwrite")[0] == 0
     (made / "special_tokens_map.json").write_text("{}")
-    code, _, err = toolkit(monkeypatch, capsys, *words, "--overwrite")
+    code, _, err = toolkit(*words, "--overwrite")
     assert (code, "holds other files (special_tokens_map.json)" in err) == (2, True)
 
 
@@ -112,7 +103,7 @@ def test_its_help_says_train(words):
     assert done.returncode == (0 if "--help" in words else 2)
 
 
-def test_a_full_disk_leaves_no_half_a_tokenizer(monkeypatch, capsys, sources, tmp_path):
+def test_a_full_disk_leaves_no_half_a_tokenizer(monkeypatch, toolkit, sources, tmp_path):
     write_text = Path.write_text
 
     def full(path, content, **named):
@@ -121,7 +112,7 @@ def test_a_full_disk_leaves_no_half_a_tokenizer(monkeypatch, capsys, sources, tm
 
     monkeypatch.setattr(Path, "write_text", full)
     words = ("tokenizer", "train", sources, "--vocab-size", 300, "--output", tmp_path / "out")
-    code, _, err = toolkit(monkeypatch, capsys, *words)
+    code, _, err = toolkit(*words)
     assert code == 2
     assert "No space left on device" in err
     assert list((tmp_path / "out").iterdir()) == []

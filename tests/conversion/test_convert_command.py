@@ -1,5 +1,4 @@
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,24 +7,8 @@ from transformers import AutoModelForMaskedLM
 
 from tests.support.hf_decoders import save_decoder
 from tests.support.text import sample_documents
-from toolkit.cli import main
-from toolkit.cli.convert import command
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def toolkit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line in this process: exit code, output, errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        code = caught.value.code
-        return code if isinstance(code, int) else 0, *capsys.readouterr()
-
-    return run
 
 
 def test_the_command_converts_and_reports(toolkit: Run, make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
@@ -45,19 +28,6 @@ def test_an_encoder_in_the_class_of_a_decoder(
     assert code == 0
     assert f"{checkpoint} (step 20) as a bidirectional model in fp32:\n  LlamaForCausalLM\n" in output
     assert "is_causal: false in config.json makes attention bidirectional" in output
-
-
-def test_help_names_both_directions(toolkit: Run) -> None:
-    code, output, _ = toolkit("convert", "--help")
-    assert code == 0
-    assert all(option in output for option in ("--to-hf", "--from-hf", "--mask-token", "--tokenizer"))
-
-
-def test_defaults_are_the_encoder_in_fp32(
-    make_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command(str(make_checkpoint()), tmp_path / "out", to_hf=True)
-    assert "as a bidirectional model in fp32:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("family", ["llama 3", "modernbert"])

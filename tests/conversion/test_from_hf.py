@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 import tokenization
 from tests.support.hf_decoders import FAMILIES, TOKENS, edit_json, edit_tensors, save_decoder, save_tokenizer
@@ -83,19 +83,6 @@ def test_what_we_wrote_is_imported_again(family: str, form: str, tmp_path: Path)
     assert first.manifest.vocabulary.model_dump(include=ids) == second.manifest.vocabulary.model_dump(include=ids)
 
 
-def test_the_exported_encoder_fills_masks_and_the_decoder_generates(tmp_path: Path) -> None:
-    save_decoder("llama 3", tmp_path / "model")
-    from_hf(tmp_path / "model", tmp_path / "imported")
-    to_hf(tmp_path / "imported", tmp_path / "encoder")
-    to_hf(tmp_path / "imported", tmp_path / "decoder", form="causal")
-    fill = pipeline("fill-mask", model=str(tmp_path / "encoder"), tokenizer=str(tmp_path / "encoder"))
-    assert len(fill(f"The old miller {fill.tokenizer.mask_token} the red door.")) == 5
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "decoder")
-    decoder = AutoModelForCausalLM.from_pretrained(tmp_path / "decoder")
-    prompt = tokenizer("My sister", return_tensors="pt")
-    assert decoder.generate(**prompt, max_new_tokens=4, do_sample=False).shape[1] > prompt["input_ids"].shape[1]
-
-
 @pytest.mark.parametrize("family", ["smollm", "eurobert"])
 def test_a_model_that_was_not_trained_here_reads_texts_as_before(family: str, tmp_path: Path) -> None:
     """Its tokenizer puts a token in front of a text and none behind; documents of ours would have an end."""
@@ -153,14 +140,6 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model", max_shard_size="100KB")
     assert (tmp_path / "model" / "model.safetensors.index.json").is_file()
     assert from_hf(tmp_path / "model", tmp_path / "out").max_difference <= HUGGING_FACE_LOGITS
-
-
-def test_half_precision_is_read(tmp_path: Path) -> None:
-    model = save_decoder("llama 3", tmp_path / "model").to(torch.bfloat16)  # type: ignore[arg-type]
-    model.save_pretrained(tmp_path / "model")
-    from_hf(tmp_path / "model", tmp_path / "out")
-    weight = open_checkpoint(tmp_path / "out").weight("lm_head.weight")[:TOKENS]
-    assert torch.equal(weight, model.lm_head.weight.detach().float())
 
 
 def test_the_result_is_a_checkpoint_and_a_tokenizer(tmp_path: Path) -> None:
@@ -238,59 +217,18 @@ def test_ends_that_only_the_configuration_names_are_named(tmp_path: Path) -> Non
     assert tokenization.load(tmp_path / "out").special_ids["eos"] == 1
 
 
-REFUSED_PARTS = {
-    "sliding window": ("mistral", {"sliding_window": 16}, "sliding-window attention (sliding_window=16)"),
-    "some layers slide": (
-        "qwen2",
-        {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
-        "sliding-window attention",
-    ),
-    "experts": ("llama 3", {"num_local_experts": 8}, "a mixture of experts (num_local_experts=8)"),
-    "soft-caps": ("llama 3", {"final_logit_softcapping": 30.0}, "logit soft-caps (final_logit_softcapping=30.0)"),
-    "yarn": (
-        "llama 3",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
-        "rotary angles of type 'yarn'",
-    ),
-    "dynamic": (
-        "llama 3",
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
-        "rotary angles of type 'dynamic'",
-    ),
-    "activation": ("llama 3", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
-    "biases": ("llama 3", {"mlp_bias": True}, "biases in the feed-forward layers (mlp_bias=true)"),
-    "bias at the output": ("llama 3", {"attention_bias": True}, "o_proj.bias is not zero"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED_PARTS)
-def test_parts_that_we_do_not_have_are_refused_by_name(case: str, tmp_path: Path) -> None:
-    family, changes, message = REFUSED_PARTS[case]
-    save_decoder(family, tmp_path / "model", **changes)
-    with pytest.raises(UserError) as caught:
+def test_a_bias_at_the_output_of_attention_is_refused_unless_it_is_zero(tmp_path: Path) -> None:
+    save_decoder("llama 3", tmp_path / "model", attention_bias=True)
+    with pytest.raises(UserError, match=r"o_proj\.bias is not zero"):
         from_hf(tmp_path / "model", tmp_path / "out")
-    assert message in str(caught.value)
-    assert caught.value.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_another_family_is_refused_with_all_its_parts(tmp_path: Path) -> None:
-    save_decoder("llama 3", tmp_path / "model")
-    edit_json(tmp_path / "model" / "config.json", model_type="gemma2", attn_logit_softcapping=50.0)
-    with pytest.raises(UserError, match=r"model_type='gemma2' \(supported: llama(?s:.*)attn_logit_softcapping=50\.0"):
-        from_hf(tmp_path / "model", tmp_path / "out")
 
 
 def _rename(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.layers.1.mlp.top_proj.weight"] = tensors.pop("model.layers.1.mlp.up_proj.weight")
 
 
-def _spoil(tensors: dict[str, torch.Tensor]) -> None:
-    tensors["model.layers.0.mlp.up_proj.weight"][3, 4] = float("nan")
-
-
 DAMAGE = {
-    "missing": (lambda tensors: tensors.pop("model.norm.weight"), "lacks model.norm.weight"),
     "renamed": (_rename, "lacks model.layers.1.mlp.up_proj.weight(.|\n)*holds model.layers.1.mlp.top_proj.weight"),
     "too many": (
         lambda tensors: tensors.update({"model.layers.0.mlp.extra": torch.ones(2)}),
@@ -300,7 +238,6 @@ DAMAGE = {
         lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 60)}),
         r"lm_head.weight has shape \(380, 60\)",
     ),
-    "not finite": (_spoil, "model.layers.0.mlp.up_proj.weight holds non-finite values"),
     "whole numbers": (
         lambda tensors: tensors.update({"lm_head.weight": torch.ones(TOKENS, 64, dtype=torch.int8)}),
         "lm_head.weight has dtype I8; quantized",
@@ -319,14 +256,10 @@ def test_damaged_weights_are_refused_with_the_tensors_name(kind: str, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_file_that_was_cut_off_or_is_missing_names_what_it_lost(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_names_what_it_lost(tmp_path: Path) -> None:
     save_decoder("llama 3", tmp_path / "model", max_shard_size="100KB")
     index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())["weight_map"]
     path = tmp_path / "model" / index["lm_head.weight"]
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])
-    with pytest.raises(CheckpointError, match=r"is cut off: it ends before "):
-        from_hf(tmp_path / "model", tmp_path / "out")
     path.write_bytes(b"not a file of tensors")
     with pytest.raises(CheckpointError, match="is damaged"):
         from_hf(tmp_path / "model", tmp_path / "out")

@@ -301,6 +301,24 @@ def test_a_window_of_the_hub_is_refused(tmp_path: Path) -> None:
 _PER_LAYER = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}
 _CROSSED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 128}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "some layers slide": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
+        "sliding-window attention",
+    ),
+    "soft-caps": ("llama 3", {"final_logit_softcapping": 30.0}, "logit soft-caps (final_logit_softcapping=30.0)"),
+    "dynamic": (
+        "llama 3",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+        "rotary angles of type 'dynamic'",
+    ),
+    "activation": ("llama 3", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+    "biases": ("llama 3", {"mlp_bias": True}, "biases in the feed-forward layers (mlp_bias=true)"),
+    "all parts of another family": (
+        "llama 3",
+        {"model_type": "gemma2", "attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping=50.0",
+    ),
     "layers in chunks": ("llama 3", {"layer_types": ["chunked_attention"] * 2}, "layer_types: chunked_attention"),
     "linear layers": ("llama 3", {"layer_types": ["linear_attention"] * 2}, "layer_types: linear_attention"),
     "layers that slide": ("llama 3", {"layer_types": ["sliding_attention"] * 2}, "layer_types: sliding_attention"),

@@ -24,14 +24,6 @@ def _only(changes: tuple[str, ...], word: str) -> str:
     return found
 
 
-def test_a_model_without_a_tokenizer_is_told_what_to_write(tmp_path: Path) -> None:
-    save_decoder("llama 3", tmp_path / "model")
-    for path in (tmp_path / "model").glob("*token*"):
-        path.unlink()
-    with pytest.raises(UserError, match=r"holds no tokenizer: neither tokenizer\.json(.|\n)*save_pretrained\(FOLDER\)"):
-        from_hf(tmp_path / "model", tmp_path / "out")
-
-
 @pytest.mark.parametrize("policy", ["", "append", "RESERVED", "7"])
 def test_an_unknown_policy_is_refused_with_the_known_ones(tmp_path: Path, policy: str) -> None:
     save_decoder("llama 3", tmp_path / "model")

@@ -114,17 +114,6 @@ def test_import_reads_it_back_bit_for_bit(make_checkpoint: Callable[..., Path], 
     assert (tmp_path / "out" / "config.json").read_text() == (tmp_path / "again" / "config.json").read_text()
 
 
-def test_sentence_transformers_pools_both_forms_alike(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    sentences = sample_documents(3, seed=8)
-    found = []
-    for architecture in ("eurobert", "llama"):
-        to_hf(make_checkpoint(), tmp_path / architecture, architecture=architecture, sentence_transformers=True)
-        model = library.SentenceTransformer(str(tmp_path / architecture), device="cpu")
-        found.append(torch.as_tensor(model.encode(sentences)))
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("broken", IMPLEMENTATIONS)
 def test_the_check_tries_both_kinds_of_attention(
     make_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -142,8 +131,6 @@ def test_the_check_tries_both_kinds_of_attention(
 
 
 def test_contradictions_are_refused(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--form causal writes a decoder, and --architecture eurobert is an encoder"):
-        to_hf(make_checkpoint(), tmp_path / "out", form="causal", architecture="eurobert")
     with pytest.raises(UserError, match=r"eurobert has no norms of heads(.|\n)*Use --architecture llama"):
         to_hf(make_checkpoint(step=10, qk_norm=True), tmp_path / "out", architecture="eurobert")
     with pytest.raises(UserError, match=r"unknown value 'bert'. Choose one of: eurobert, llama"):

@@ -90,23 +90,8 @@ def test_the_mask_stands_for_the_tokens_of_a_word(folder: Path, tmp_path: Path) 
 def test_what_stays_different_is_said() -> None:
     """Words are cut at blanks before each gets a blank in front: a mark behind a word has none, one by itself does."""
     words = (
-        "The",
-        "cat",
-        "sat",
-        "on",
-        "the",
-        "mat.",
-        "mat",
-        "is",
-        "here.",
-        "in",
-        "city",
-        "was",
-        "north.",
-        "a",
-        "▁",
-        ".",
-    )
+        "The", "cat", "sat", "on", "the", "mat.", "mat", "is", "here.", "in", "city", "was", "north.", "a", "▁", ".",
+    )  # fmt: skip
     vocabulary = {
         text: number for number, text in enumerate(["<mask>", "<unk>", *words, *(f"▁{word}" for word in words)])
     }

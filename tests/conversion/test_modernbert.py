@@ -20,12 +20,8 @@ from tests.conversion.test_to_hf import our_logits
 from tests.support.hf_decoders import save_decoder
 from tests.support.old_readers import check_by_old_rules
 from tests.support.text import sample_documents
-from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
-from toolkit.conversion.merging import merge
-from toolkit.core.errors import UserError
 from toolkit.testing.models import MODEL_OPTIONS
-from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 Make = Callable[..., Path]
 
@@ -151,20 +147,3 @@ def test_its_own_tokenizer_keeps_its_ids(tmp_path: Path) -> None:
         assert decoder(text).input_ids == own(text).input_ids[:-1]
     config = json.loads((tmp_path / "bidirectional" / "config.json").read_text())
     assert [config[f"{name}_token_id"] for name in ("pad", "bos", "eos", "cls", "sep", "mask")] == [2, 0, 1, 0, 1, 383]
-
-
-def test_a_merge_has_the_mean_of_every_tensor(make_checkpoint: Make, tmp_path: Path) -> None:
-    parents = [make_checkpoint(step, **MODEL_OPTIONS["modernbert"]) for step in (10, 20)]
-    merge(parents, tmp_path / "merged")
-    merged, first, second = (open_checkpoint(path) for path in (tmp_path / "merged", *parents))
-    for name in first.names:
-        torch.testing.assert_close(merged.weight(name), (first.weight(name) + second.weight(name)) / 2)
-    assert to_hf(tmp_path / "merged", tmp_path / "out").max_difference <= HUGGING_FACE_LOGITS
-    assert from_hf(tmp_path / "out", tmp_path / "again").family == "modernbert"
-
-
-def test_other_families_classes_and_forms_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"not for a model of the family modernbert\. Use modernbert or modernbert-dec"):
-        to_hf(checkpoint, tmp_path / "out", architecture="eurobert")
-    with pytest.raises(UserError, match="--architecture modernbert is an encoder"):
-        to_hf(checkpoint, tmp_path / "out", form="causal", architecture="modernbert")

@@ -12,7 +12,6 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from tests.support.old_readers import check_by_old_rules
 from toolkit.conversion import to_hf
-from toolkit.core.errors import UserError
 
 SENTENCES = ["The old miller paints the red door.", "A young fox counts seven small boats."]
 
@@ -101,8 +100,3 @@ def test_a_tied_head_is_the_embedding_and_stays(make_checkpoint: Callable[..., P
     card = (out / "README.md").read_text()
     assert "SentenceTransformer(" in card
     assert "with its masked-language-modeling head" in card
-
-
-def test_a_decoder_has_none(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="adds modules to an encoder"):
-        to_hf(make_checkpoint(), tmp_path / "out", form="causal", sentence_transformers=True)

@@ -108,19 +108,9 @@ def test_the_mix_is_part_of_every_run_that_was_ever_made() -> None:
     corpora_B, own_B = _located(Blend([3, 1, 0.5], seed=1234), 10**13, 10**13 + 12)
     assert corpora_B.tolist() == [0, 2, 1, 0, 1, 0, 0, 1, 2, 0, 1, 0]
     assert own_B.tolist() == [
-        6666666666649,
-        1111111111109,
-        2222222222220,
-        6666666666655,
-        2222222222221,
-        6666666666640,
-        6666666666657,
-        2222222222210,
-        1111111111112,
-        6666666666717,
-        2222222222227,
-        6666666666701,
-    ]
+        6666666666649, 1111111111109, 2222222222220, 6666666666655, 2222222222221, 6666666666640, 6666666666657,
+        2222222222210, 1111111111112, 6666666666717, 2222222222227, 6666666666701,
+    ]  # fmt: skip
 
 
 def _corpus(folder: Path, first_id: int, rows: int) -> Rows:
@@ -181,13 +171,8 @@ def test_a_blend_of_one_corpus_is_that_corpus(parts: list[tuple[Rows, Order]]) -
     ("train", "message"),
     [
         ([], "a blend needs a corpus"),
-        ([{"path": "a", "weight": 0}], "greater than 0"),
         ([{"path": "a", "weight": -1.0}], "greater than 0"),
         ([{"path": "a", "weight": float("inf")}], "finite"),
-        (
-            [{"path": "a"}, {"path": "b", "weight": 1}],
-            r"a has no weight in data.train. Give .* data.weights.temperature",
-        ),
         ([{"path": "a", "weight": 1, "wieght": 2}], "wieght"),
         ([{"path": "a", "weight": 1}, {"path": "b", "weight": 1e-12}], "less than one row in 1,000,000,000"),
     ],

@@ -20,7 +20,7 @@ def _write(folder: Path, **special: int) -> Path:
 
 
 def test_a_blend_of_many_shards_stays_below_the_limit_of_open_files(tmp_path: Path) -> None:
-    """C3: four corpora of 60 shards and 60 plans would map 480 files; the system allows 160 here."""
+    """Four corpora of 60 shards and 60 plans would map 480 files; the system allows 160 here."""
     write_token_corpus(tmp_path, [np.arange(20)] * 60, vocabulary_size=100, shards=60)
     code = """if True:
         import os, resource, sys

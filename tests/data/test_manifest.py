@@ -21,17 +21,9 @@ def corpus(tmp_path: Path) -> Path:
 def test_it_says_what_is_in_the_folder(corpus: Path) -> None:
     content = json.loads((corpus / "corpus.json").read_text())
     assert list(content) == [
-        "documents",
-        "tokens",
-        "dtype",
-        "toolkit_version",
-        "tokenizer",
-        "tokenizer_files",
-        "special_text_hits",
-        "skipped",
-        "shards",
-        "manifest_sha256",
-    ]
+        "documents", "tokens", "dtype", "toolkit_version", "tokenizer", "tokenizer_files", "special_text_hits",
+        "skipped", "shards", "manifest_sha256",
+    ]  # fmt: skip
     assert (content["documents"], content["tokens"], content["dtype"]) == (3, 15, "uint16")
     assert content["tokenizer"]["special_ids"] == {"bos": None, "eos": 9, "pad": None, "mask": 8}
     assert content["tokenizer"]["all_special_ids"] == [8, 9]

@@ -43,21 +43,11 @@ def test_the_order_is_part_of_every_run_that_was_ever_made() -> None:
     """A change here makes every resumed run see other rows."""
     sample_indices_B = np.arange(6)
     assert Order(10**9, seed=1234, shuffle="global").locate(sample_indices_B)[0].tolist() == [
-        757657606,
-        317376901,
-        910387906,
-        299171403,
-        371630307,
-        708668602,
-    ]
+        757657606, 317376901, 910387906, 299171403, 371630307, 708668602,
+    ]  # fmt: skip
     assert Order(10**9, seed=1234, shuffle="blocks").locate(sample_indices_B)[0].tolist() == [
-        845966984,
-        938987712,
-        603320675,
-        866692361,
-        772863274,
-        799519114,
-    ]
+        845966984, 938987712, 603320675, 866692361, 772863274, 799519114,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("num_rows", [3, 5, 12])

@@ -1,7 +1,6 @@
 """`toolkit verify`: every damaged byte of every file is named, all of them at once; unexpected files are listed."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, DataSettings, open_rows, verify_corpus
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -149,25 +147,17 @@ def test_any_corpus_json_is_named_without_a_traceback(tmp_path: Path, content: b
     assert finding.path == tmp_path / "corpus.json"
 
 
-def _verify(monkeypatch, capsys, folder: Path) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["toolkit", "verify", str(folder)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    said = capsys.readouterr()
-    return left.value.code, said.out, said.err
-
-
-def test_the_command(monkeypatch, capsys, corpus: Path) -> None:
+def test_the_command(toolkit, corpus: Path) -> None:
     (corpus / "notes.txt").write_text("mine")
-    code, out, err = _verify(monkeypatch, capsys, corpus)
+    code, out, err = toolkit("verify", corpus)
     assert (code, err) == (0, "")
     assert f"{corpus / 'notes.txt'} does not belong to the corpus" in out
     assert out.endswith("MB.\n")
     _flip(corpus / "shard-00001.bin", 3)
     _flip(corpus / "tokenizer" / "tokenizer.json", 3)
-    code, out, err = _verify(monkeypatch, capsys, corpus)
+    code, out, err = toolkit("verify", corpus)
     assert code == 2
     assert err.startswith(f"error: 2 of 26 files of {corpus} are damaged or missing:\n")
     assert f"{corpus / 'shard-00001.bin'}: its SHA-256 is " in err
     assert f"{corpus / 'tokenizer' / 'tokenizer.json'}: its SHA-256 is " in err
-    assert _verify(monkeypatch, capsys, corpus / "tokenizer")[0] == 2
+    assert toolkit("verify", corpus / "tokenizer")[0] == 2

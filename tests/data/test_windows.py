@@ -52,7 +52,7 @@ def test_pads_have_the_pad_id_and_segment_0(tmp_path: Path) -> None:
 
 
 def test_tokens_that_no_row_has_are_said_with_the_key_that_drops_them(tmp_path: Path) -> None:
-    """D5: 100 documents of 30 tokens and 100 of 5: 14.3 % are too short. In 4 shards of 875, 3 rows of 256 fit."""
+    """100 documents of 30 tokens and 100 of 5: 14.3 % are too short. In 4 shards of 875, 3 rows of 256 fit."""
     corpus = Corpus(_count_up(tmp_path, [30, 5] * 100, shards=4))
 
     def said(**settings: object) -> str | None:
@@ -175,7 +175,6 @@ def test_an_id_outside_the_vocabulary_is_named(tmp_path: Path, windows: str) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sequence_length": 11}, "no room for 1 segment"),
         ({"sequence_length": 23, "windows": "random-cut"}, "no room for 2 segment"),
         ({"min_length": 0}, "greater than or equal to 1"),
         ({"windows": "document"}, "documents"),

@@ -45,33 +45,11 @@ from toolkit.workflows.finetune import finetune
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 # Options of the launcher, of the batch system and of scripts, which the text names beside our own.
 _OTHERS_OPTIONS = {
-    "--split-sentences",
-    "--num_gpus",
-    "--local-rank",
-    "--master_port",
-    "--rdzv_backend",
-    "--standalone",
-    "--master_addr",
-    "--hostfile",
-    "--node_rank",
-    "--launcher",
-    "--requeue",
-    "--partition=gpu",
-    "--signal",
-    "--ds_config",
-    "--config",
-    "--doctor",
-    "--check",
-    "--editable",
-    "--call",
-    "--started",
-    "--jobs",
-    "--minutes",
-    "--out",
-    "--build-arg",
-    "--isolation",
-    "--toy",
-}
+    "--split-sentences", "--num_gpus", "--local-rank", "--master_port", "--rdzv_backend", "--standalone",
+    "--master_addr", "--hostfile", "--node_rank", "--launcher", "--requeue", "--partition=gpu", "--signal",
+    "--ds_config", "--config", "--doctor", "--check", "--editable", "--call", "--started", "--jobs", "--minutes",
+    "--out", "--build-arg", "--isolation", "--toy",
+}  # fmt: skip
 _FAMILIES: dict[str, dict[str, Any]] = {"eurobert": {}, "modernbert": MODEL_OPTIONS["modernbert"]}
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
 _ANSWERED = {"id": "1", "question": "Who counts?", "answers": [{"text": "The old miller", "answer_start": 0}]}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.hf_encoders import save_encoder
 from tests.support.retrieval import write_beir
+from tests.support.text import write_lines
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, get_task
 from toolkit.workflows.finetune import finetune
@@ -33,11 +34,6 @@ TABLES = {
 }
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def quick(name, **more):
     return get_task(name).Settings(steps=2, batch_rows=2, **more)
 
@@ -45,7 +41,7 @@ def quick(name, **more):
 @pytest.mark.parametrize("name", TABLES)
 def test_a_bad_row_is_an_error_that_names_the_way_out_or_is_left_out_and_counted(tmp_path, capsys, name):
     rows, message, reason = TABLES[name]
-    files = dict.fromkeys(("train", "test"), write(tmp_path / "rows.jsonl", rows))
+    files = dict.fromkeys(("train", "test"), write_lines(tmp_path / "rows.jsonl", rows))
     model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
     with pytest.raises(UserError, match=rf"rows\.jsonl, {message}.* Or leave such rows out: --bad-rows skip\.$"):
         finetune(name, model, **files, output=output, settings=quick(name))
@@ -74,7 +70,7 @@ def test_a_bad_document_is_left_out(tmp_path):
 
 
 def test_a_file_without_a_usable_row_is_refused(tmp_path):
-    file = write(tmp_path / "rows.jsonl", [{"text": None, "label": 1}])
+    file = write_lines(tmp_path / "rows.jsonl", [{"text": None, "label": 1}])
     family = get_task("sc")
     with pytest.raises(UserError, match=r"rows\.jsonl: none of its rows can be used"):
         family(family.Settings(bad_rows="skip")).read({Split.TRAIN: file, Split.TEST: file})
@@ -92,10 +88,10 @@ UNLABELLED = {
 def test_rows_without_labels_are_predicted_and_a_folder_predicts_as_its_training_did(tmp_path, name, protocol):
     rows, missing, key = UNLABELLED[name]
     train, some = (
-        write(tmp_path / "train.jsonl", rows),
-        write(tmp_path / "some.jsonl", [rows[0], {**rows[1], **missing}]),
+        write_lines(tmp_path / "train.jsonl", rows),
+        write_lines(tmp_path / "some.jsonl", [rows[0], {**rows[1], **missing}]),
     )
-    bare = write(
+    bare = write_lines(
         tmp_path / "bare.jsonl", [{column: value for column, value in row.items() if column != key} for row in rows]
     )
     model, output, more = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out", tmp_path / "more"
@@ -117,11 +113,13 @@ def test_rows_without_labels_are_predicted_and_a_folder_predicts_as_its_training
 @pytest.mark.parametrize("label_type", ["number", "set"])
 def test_other_labels_of_texts_are_predicted_too(tmp_path, label_type):
     labels = [0.5, 2, 3.5] if label_type == "number" else ["a", "a,b", ""]
-    file = write(tmp_path / "rows.jsonl", [{"a": f"w{n}", "b": "w5", "label": one} for n, one in enumerate(labels)])
+    file = write_lines(
+        tmp_path / "rows.jsonl", [{"a": f"w{n}", "b": "w5", "label": one} for n, one in enumerate(labels)]
+    )
     settings = quick("sc", label_type=label_type, text_columns=("a", "b"))
     output = tmp_path / "out"
     finetune("sc", save_encoder("bert", tmp_path / "model"), train=file, test=file, output=output, settings=settings)
-    odd = write(tmp_path / "odd.jsonl", [{"a": "w1", "b": "w2", "label": {"what": "not one"}}])
+    odd = write_lines(tmp_path / "odd.jsonl", [{"a": "w1", "b": "w2", "label": {"what": "not one"}}])
     assert predict(output, odd, output=tmp_path) == 1
     predict(output, file, output=tmp_path)
     found, expected = (
@@ -146,7 +144,7 @@ def test_other_labels_of_texts_are_predicted_too(tmp_path, label_type):
 )
 def test_what_stands_for_no_label_in_a_test_file(tmp_path, label_type, trained, test, expected):
     files = {
-        split: write(tmp_path / f"{split}.jsonl", [{"text": "w1", "label": label} for label in labels])
+        split: write_lines(tmp_path / f"{split}.jsonl", [{"text": "w1", "label": label} for label in labels])
         for split, labels in ((Split.TRAIN, trained), (Split.TEST, test))
     }
     family = get_task("sc")
@@ -215,7 +213,7 @@ def test_numbers_of_tags_have_the_names_that_datasets_keeps_in_parquet(tmp_path)
     metadata = {"huggingface": json.dumps({"info": {"features": {"ner_tags": feature}}})}
     table = pa.table({"tokens": [["w1", "w2"], ["w3"]], "ner_tags": [[0, 1], [1]]}).replace_schema_metadata(metadata)
     pq.write_table(table, tmp_path / "named.parquet")
-    write(tmp_path / "unnamed.jsonl", table.to_pylist())
+    write_lines(tmp_path / "unnamed.jsonl", table.to_pylist())
     family = get_task("tc")
     files = dict.fromkeys((Split.TRAIN, Split.TEST), tmp_path / "named.parquet")
     data = family(family.Settings()).read(files)

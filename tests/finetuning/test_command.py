@@ -1,26 +1,18 @@
 """`toolkit finetune` as it is typed."""
 
 import json
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from transformers import AutoModel
 
-import toolkit.finetuning
 from tests.support.checkpoints import write_tiny_run
 from tests.support.hf_encoders import save_encoder
 from tests.support.packages import lay_down_entry_points
+from toolkit import finetuning
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.cli import main
-
-
-def run(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["toolkit", "finetune", *map(str, words)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return stop.value.code, capsys.readouterr()
 
 
 @pytest.fixture
@@ -31,20 +23,20 @@ def data(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["eurobert", "modernbert", "bert"])
-def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data, family):
+def test_options_reach_the_settings(toolkit, tmp_path, data, family):
     model, output = save_encoder(family, tmp_path / "model"), tmp_path / "deep" / "out"
-    code, printed = run(
-        monkeypatch, capsys, "sc", model, "--train", data, "--validation", data, "--test", data, "--output", output,
+    code, out, err = toolkit(
+        "finetune", "sc", model, "--train", data, "--validation", data, "--test", data, "--output", output,
         "--lr", "1e-3", "--seed", 7, "--steps", 2, "--text-columns", "sentence", "--label-column", "stars",
     )  # fmt: skip
-    assert code == 0, printed.err
+    assert code == 0, err
     result = json.loads((output / "result.json").read_text())
     assert (result["learning_rate"], result["seed"], result["steps"]) == (1e-3, 7, 2)
     assert result["dataset"] == tmp_path.name
     assert result["majority"] == pytest.approx(2 / 3)
     labels = [json.loads(line)["label"] for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert labels == ["1", "0", "1"]
-    use = printed.out.splitlines()[-1].removeprefix("use the model in Python: ")
+    use = out.splitlines()[-1].removeprefix("use the model in Python: ")
     folder = f"'{output / 'model'}'"
     made = (
         "toolkit.finetuning.load_classifier("
@@ -52,24 +44,24 @@ def test_options_reach_the_settings(monkeypatch, capsys, tmp_path, data, family)
         else "transformers.pipeline('text-classification', model="
     )
     assert use == f"{made}{folder})('a text')"
-    (answer,) = eval(use, {"toolkit": toolkit, "transformers": transformers})
+    (answer,) = eval(use, {"toolkit": SimpleNamespace(finetuning=finetuning), "transformers": transformers})
     assert (answer if family == "bert" else answer["label"]) in ("0", "1")
     assert ["test", *(f"{result['test'][metric]:.4f}" for metric in ("accuracy", "f1_macro", "mcc"))] in [
-        line.split() for line in printed.out.splitlines()
+        line.split() for line in out.splitlines()
     ]
 
 
-def test_any_setting_is_changed_with_set(monkeypatch, capsys, tmp_path, data):
+def test_any_setting_is_changed_with_set(toolkit, tmp_path, data):
     model, output = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out"
     values = ("epochs=2", "batch_rows=2", "micro_rows=1", "max_length=8", "metric=mcc", "text_columns=['sentence']")
-    code, printed = run(
-        monkeypatch, capsys, "sc", model, "--train", data, "--test", data, "--output", output,
+    code, out, err = toolkit(
+        "finetune", "sc", model, "--train", data, "--test", data, "--output", output,
         "--label-column", "stars", *(word for value in values for word in ("--set", value)),
     )  # fmt: skip
-    assert code == 0, printed.err
+    assert code == 0, err
     result = json.loads((output / "result.json").read_text())
     assert (result["steps"], result["metric"], result["majority"]) == (4, "mcc", 0.0)
-    assert printed.out.split()[:3] == ["mcc", "accuracy", "f1_macro"]
+    assert out.split()[:3] == ["mcc", "accuracy", "f1_macro"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +77,7 @@ def test_any_setting_is_changed_with_set(monkeypatch, capsys, tmp_path, data):
         ),
     ],
 )
-def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, words, shown, not_shown):
+def test_help_shows_the_settings_of_the_task(monkeypatch, toolkit, tmp_path, words, shown, not_shown):
     (tmp_path / "louder.py").write_text(
         "from toolkit.finetuning.settings import FinetuningSettings\n"
         "from toolkit.finetuning.tc.task import TokenClassification\n"
@@ -94,32 +86,32 @@ def test_help_shows_the_settings_of_the_task(monkeypatch, capsys, tmp_path, word
     )
     lay_down_entry_points(tmp_path, "louder", {"toolkit.tasks": {"from_louder": "louder:Elsewhere"}})
     monkeypatch.syspath_prepend(tmp_path)
-    code, printed = run(monkeypatch, capsys, *words, "--help")
+    code, out, _ = toolkit("finetune", *words, "--help")
     assert code == 0
-    text = " ".join(printed.out.split())
+    text = " ".join(out.split())
     assert [word in text for word in (*shown, *not_shown)] == [True] * len(shown) + [False] * len(not_shown)
 
 
-def test_a_run_folder_without_a_checkpoint_is_refused(monkeypatch, capsys, tmp_path):
+def test_a_run_folder_without_a_checkpoint_is_refused(toolkit, tmp_path):
     data = tmp_path / "train.tsv"
     data.write_text("text\tlabel\na\t0\nb\t1\n", encoding="utf-8")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    code, printed = run(
-        monkeypatch, capsys, "sc", tmp_path / "run", "--train", data, "--test", data, "--output", tmp_path / "out"
+    code, _, err = toolkit(
+        "finetune", "sc", tmp_path / "run", "--train", data, "--test", data, "--output", tmp_path / "out"
     )
     assert code == 2
-    assert "checkpoint" in printed.err
+    assert "checkpoint" in err
 
 
-def test_a_checkpoint_is_converted_on_the_way(monkeypatch, capsys, tmp_path):
+def test_a_checkpoint_is_converted_on_the_way(toolkit, tmp_path):
     write_tiny_run(tmp_path)
     data = tmp_path / "train.tsv"
     data.write_text("text\tlabel\nThe old miller\t0\nA young fox\t1\n", encoding="utf-8")
-    code, printed = run(
-        monkeypatch, capsys, "sc", tmp_path / "run", "--train", data, "--test", data, "--output", tmp_path / "out",
+    code, _, err = toolkit(
+        "finetune", "sc", tmp_path / "run", "--train", data, "--test", data, "--output", tmp_path / "out",
         "--steps", 1, "--lr", "1e-8",
     )  # fmt: skip
-    assert code == 0, printed.err
+    assert code == 0, err
     assert json.loads((tmp_path / "out" / "result.json").read_text())["model"] == str(tmp_path / "run")
     trained = AutoModel.from_pretrained(tmp_path / "out" / "model").embed_tokens.weight
     ours = open_checkpoint(tmp_path / "run").weight("model.embed_tokens.weight")

@@ -45,14 +45,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
         READERS[name](path)
 
 
-def test_a_line_of_json_is_an_object():
-    assert parse_object("f, line 1", '{"a": [1]}') == {"a": [1]}
-    with pytest.raises(UserError, match=r"f, line 1: expected a JSON object, got a list\. Write one object per line"):
-        parse_object("f, line 1", "[1]")
-    with pytest.raises(UserError, match=r"f, line 1: not valid JSON: .*, column \d+\. Correct that line"):
-        parse_object("f, line 1", '{"a": ')
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [

@@ -1,10 +1,8 @@
-import json
-
 import pytest
-from pydantic import ValidationError
 from transformers import PreTrainedTokenizerFast
 
 from tests.support.hf_encoders import save_encoder
+from tests.support.text import read_lines
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.named.datasets import DATASETS
@@ -112,14 +110,7 @@ def test_its_metric_is_accuracy_under_a_name_of_its_own(tmp_path):
     settings = SequenceClassificationSettings(protocol="paper", steps=2)
     model = save_encoder("eurobert", tmp_path / "model")
     result = finetune("sc", model, train=path, test=path, output=tmp_path / "out", settings=settings)
-    predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    predictions = read_lines(tmp_path / "out" / "predictions.jsonl")
     hits = sum(row["prediction"] == row["label"] for row in predictions)
     assert result.test == {"paper_accuracy": hits / 40}
     assert (result.metric, result.protocol, set(result.validation)) == ("paper_accuracy", "paper", {"paper_accuracy"})
-
-
-def test_there_are_no_numbers_and_no_sets_in_the_paper():
-    with pytest.raises(
-        ValidationError, match=r"the protocol 'paper' has classes only\. Choose the protocol 'standard'"
-    ):
-        task(label_type="number")

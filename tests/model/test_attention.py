@@ -1,6 +1,7 @@
 """Every kernel against the dense definition, both kinds, several segments, padding, shared heads."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.support.kernels import plain_flash
+from tests.support.kernels import dense_attention, plain_flash
 from toolkit.core.types import AttentionKind
 from toolkit.model import attention as module
 from toolkit.model.attention import MixedAttention, SegmentAttention, attend, attend_by_flash
@@ -82,72 +83,38 @@ def _inputs(segments_BS: Tensor, num_heads: int, num_key_value_heads: int, *, dt
     ]
 
 
-def _dense(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kind: AttentionKind,
-    segments_BS: Tensor,
-    window: int | None = None,
-) -> Tensor:
-    """Attention by the dense mask, row by row; 0 where nothing is seen."""
-    num_rows, num_columns = segments_BS.shape
-    group = query.shape[1] // key.shape[1]
-    query, key, value = (
-        part.view(num_rows, num_columns, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
-    )
-    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    visible = dense_visibility(segments_BS, kind, window)[:, None]
-    scores = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).masked_fill(~visible, float("-inf"))
-    probs = torch.where(visible, scores.softmax(-1), 0)
-    return (probs @ value).transpose(1, 2).flatten(0, 1)
+def _assert_equal(output: Tensor, ours: list[Tensor], expected: Tensor, theirs: list[Tensor]) -> None:
+    """The outputs and the gradients of what they were made from."""
+    limits = tolerance(output.dtype)
+    torch.testing.assert_close(output, expected, **limits)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    (output * weights.to(output.dtype)).sum().backward()
+    (expected * weights.to(output.dtype)).sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **limits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (3, 1)])
+@pytest.mark.parametrize(
+    ("window", "heads", "dtype"),
+    [
+        *product([None], [(4, 4), (4, 2), (3, 1)], [torch.float64, torch.float32]),
+        *product([0, 1, 3, 5, 10, 11, 12], [(4, 2)], [torch.float64]),
+    ],
+)
 @pytest.mark.parametrize("kind", AttentionKind)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_equal_the_definition(
-    kernel: Kernel,
-    name: str,
-    kind: AttentionKind,
-    heads: tuple[int, int],
-    dtype: torch.dtype,
+    kernel: Kernel, name: str, kind: AttentionKind, window: int | None, heads: tuple[int, int], dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plain_attention, "CHUNK", 5)
-    segments_BS = LAYOUTS[name]
-    ours, theirs = _inputs(segments_BS, *heads, dtype=dtype), _inputs(segments_BS, *heads, dtype=dtype)
-    output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS))
-    expected = _dense(*theirs, kind, segments_BS)
-    torch.testing.assert_close(output, expected, **tolerance(dtype))
-    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64).to(dtype)
-    (output * weights).sum().backward()
-    (expected * weights).sum().backward()
-    for our, their in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(dtype))
-
-
-@pytest.mark.parametrize("window", [0, 1, 3, 5, 10, 11, 12])
-@pytest.mark.parametrize("kind", AttentionKind)
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_windows_equal_the_definition(
-    kernel: Kernel, name: str, kind: AttentionKind, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shorter than a band of queries, as long and longer; shorter than a segment, as long and longer."""
+) -> None:  # fmt: skip
+    """Windows shorter than a band of queries, as long and longer; shorter than a segment, as long and longer."""
     monkeypatch.setattr(window_attention, "_SHORTEST_BAND", 4)
-    monkeypatch.setattr(plain_attention, "CHUNK", 4)
+    monkeypatch.setattr(plain_attention, "CHUNK", 5 if window is None else 4)
     segments_BS = LAYOUTS[name]
-    ours, theirs = (_inputs(segments_BS, 4, 2, dtype=torch.float64) for _ in range(2))
+    ours, theirs = (_inputs(segments_BS, *heads, dtype=dtype) for _ in range(2))
     output = kernel(*ours, kind, SegmentLayout.from_segments(segments_BS), window=window)
-    expected = _dense(*theirs, kind, segments_BS, window)
-    torch.testing.assert_close(output, expected, **tolerance(torch.float64))
-    (output * output.detach()).sum().backward()
-    (expected * expected.detach()).sum().backward()
-    for our, their in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(torch.float64))
+    _assert_equal(output, ours, dense_attention(*theirs, kind, segments_BS, window), theirs)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -160,15 +127,11 @@ def test_rows_of_both_kinds_equal_the_definition_of_each(name: str) -> None:
     parts = [torch.split(part, segments_BS.numel()) for part in theirs]
     expected = torch.cat(
         [
-            _dense(*(part[number] for part in parts), kind, segments_BS)
+            dense_attention(*(part[number] for part in parts), kind, segments_BS)
             for number, kind in enumerate((AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL))
         ]
     )
-    torch.testing.assert_close(output, expected, **tolerance(torch.float64))
-    (output * output.detach()).sum().backward()
-    (expected * expected.detach()).sum().backward()
-    for our, their in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(our.grad, their.grad.nan_to_num(), **tolerance(torch.float64))
+    _assert_equal(output, ours, expected, theirs)
 
 
 @pytest.mark.parametrize("kind", AttentionKind)
@@ -177,7 +140,7 @@ def test_bf16_is_close_to_fp64(kernel: Kernel, kind: AttentionKind) -> None:
     segments_BS = LAYOUTS["two cuts"]
     inputs = _inputs(segments_BS, 4, 2, dtype=torch.bfloat16)
     output = kernel(*inputs, kind, SegmentLayout.from_segments(segments_BS))
-    expected = _dense(*(part.double() for part in inputs), kind, segments_BS)
+    expected = dense_attention(*(part.double() for part in inputs), kind, segments_BS)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.double(), expected, **tolerance(torch.bfloat16))
 

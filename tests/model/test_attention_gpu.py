@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from tests.support.kernels import dense_attention
 from toolkit.core.types import AttentionKind
 from toolkit.model.attention import attend, attend_by_flash
 from toolkit.model.kernels.choice import Kernels
@@ -28,17 +29,6 @@ def _inputs(heads: tuple[int, int], dtype: torch.dtype, *, width: int = 64) -> l
     return [torch.randn(SEGMENTS.numel(), count, width, generator=generator).to(dtype) for count in counts]
 
 
-def _dense(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: AttentionKind, window: int | None = None
-) -> torch.Tensor:
-    visible = torch.block_diag(*dense_visibility(SEGMENTS, kind, window)).bool()
-    group = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    scores = torch.einsum("the,she->hts", query, key) / query.shape[2] ** 0.5
-    probs = torch.where(visible, scores.masked_fill(~visible, float("-inf")).softmax(-1), 0)
-    return torch.einsum("hts,she->the", probs, value)
-
-
 @pytest.mark.parametrize("width", [64, 96])
 @pytest.mark.parametrize("heads", _HEADS)
 @pytest.mark.parametrize("kind", AttentionKind)
@@ -51,7 +41,7 @@ def test_values_and_gradients_equal_the_definition(kind, heads, dtype, width, wi
     theirs = [part.double().requires_grad_() for part in inputs]
     assert (suits_flash(ours[0].device, dtype, width) and flash_kernel() is not None) == (dtype is not torch.float32)
     output = attend(*ours, kind, SegmentLayout.from_segments(SEGMENTS, device="cuda"), window)
-    expected = _dense(*theirs, kind, window)
+    expected = dense_attention(*theirs, kind, SEGMENTS, window)
     # A GPU's kernel for fp32 makes a product of three in TF32, which leaves a bit or two less than fp32.
     limits = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else tolerance(torch.bfloat16)
     torch.testing.assert_close(output.cpu().double(), expected, **limits)
@@ -81,7 +71,7 @@ def test_fewer_queries_than_keys_equal_the_definition(heads, width, repeats):
     output = attend_by_flash(
         ours[0][where], *ours[1:], AttentionKind.BIDIRECTIONAL, layout, kernel=kernel, positions_N=where
     )
-    expected = _dense(*theirs, AttentionKind.BIDIRECTIONAL)[positions]
+    expected = dense_attention(*theirs, AttentionKind.BIDIRECTIONAL, SEGMENTS)[positions]
     torch.testing.assert_close(output.cpu().double(), expected, **tolerance(torch.bfloat16))
     weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(5)).bfloat16()
     # As in training, where a target that fills the list up weighs nothing.

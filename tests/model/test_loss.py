@@ -1,6 +1,7 @@
 """The chunked cross-entropy against torch's own, on whole logits."""
 
 import weakref
+from itertools import product
 from typing import Any
 
 import pytest
@@ -54,59 +55,40 @@ def _set_chunk_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "has_bias", "has_weights", "z_loss"),
+    [(torch.float32, False, False, 0.0), *product([torch.float64], [False, True], [False, True], [0.0, 0.03])],
+)
 def test_loss_and_gradients_equal_torchs(
-    dtype: torch.dtype, chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dtype: torch.dtype, has_bias: bool, has_weights: bool, z_loss: float, chunk_rows: int, form: CrossEntropyForm,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Weights are in value and gradient, a z-loss in the gradient alone; losses are without both, 0 without a label."""
     _set_chunk_rows(monkeypatch, chunk_rows)
     hidden, weight, labels = _problem(dtype)
-    ours = _sum(hidden, weight, labels, form=form) * 0.37
-    our_gradients = torch.autograd.grad(ours, (hidden, weight))
-    theirs = cross_entropy(linear(hidden, weight), labels, ignore_index=-1, reduction="sum") * 0.37
-    their_gradients = torch.autograd.grad(theirs, (hidden, weight))
-    torch.testing.assert_close(ours, theirs, **tolerance(dtype))
-    for our, their in zip(our_gradients, their_gradients, strict=True):
-        torch.testing.assert_close(our, their, **tolerance(dtype))
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-def test_weights_are_in_value_and_gradient(
-    chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also of the z-loss; losses come back without weights, 0 where there is no label."""
-    _set_chunk_rows(monkeypatch, chunk_rows)
-    hidden, weight, labels = _problem(torch.float64)
-    weights = torch.linspace(0.0, 3.0, len(labels), dtype=torch.float64)
-    ours, losses = cross_entropy_sum(hidden, weight, labels, weights, z_loss=0.03, form=form)
-    our_gradients = torch.autograd.grad(ours * 0.37, (hidden, weight))
-    logits = linear(hidden, weight)
+    bias = torch.linspace(-2.0, 3.0, VOCABULARY, dtype=dtype).requires_grad_() if has_bias else None
+    weights = torch.linspace(0.0, 3.0, len(labels), dtype=dtype)
+    ours, losses = cross_entropy_sum(
+        hidden, weight, labels, weights if has_weights else None, bias_V=bias, z_loss=z_loss, form=form
+    )
+    logits = linear(hidden, weight, bias)
     plain = cross_entropy(logits, labels, ignore_index=-1, reduction="none")
     squares = torch.where(labels >= 0, torch.logsumexp(logits, dim=-1) ** 2, 0)
-    their_gradients = torch.autograd.grad(((plain + 0.03 * squares) * weights).sum() * 0.37, (hidden, weight))
-    torch.testing.assert_close(ours, (plain * weights).sum(), **tolerance(torch.float64))
-    torch.testing.assert_close(losses, plain.detach(), **tolerance(torch.float64))
-    assert not losses.requires_grad
-    for our, their in zip(our_gradients, their_gradients, strict=True):
-        torch.testing.assert_close(our, their, **tolerance(torch.float64))
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-@pytest.mark.parametrize("has_weights", [False, True])
-def test_a_bias_is_in_value_and_gradient(
-    has_weights: bool, chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _set_chunk_rows(monkeypatch, chunk_rows)
-    hidden, weight, labels = _problem(torch.float64)
-    bias = torch.linspace(-2.0, 3.0, VOCABULARY, dtype=torch.float64).requires_grad_()
-    weights = torch.linspace(0.0, 3.0, len(labels), dtype=torch.float64) if has_weights else None
-    ours, _ = cross_entropy_sum(hidden, weight, labels, weights, bias_V=bias, form=form)
-    plain = cross_entropy(linear(hidden, weight, bias), labels, ignore_index=-1, reduction="none")
-    theirs = (plain * (1.0 if weights is None else weights)).sum()
-    torch.testing.assert_close(ours, theirs, **tolerance(torch.float64))
-    inputs = (hidden, weight, bias)
-    found, expected = (torch.autograd.grad(loss * 0.37, inputs) for loss in (ours, theirs))
+    factors = weights if has_weights else torch.ones_like(weights)
+    torch.testing.assert_close(ours, (plain * factors).sum(), **tolerance(dtype))
+    if has_weights:
+        torch.testing.assert_close(losses, plain.detach(), **tolerance(dtype))
+        assert not losses.requires_grad
+    else:
+        assert losses is None
+    inputs = (hidden, weight) if bias is None else (hidden, weight, bias)
+    their_loss = ((plain + z_loss * squares) * factors).sum()
+    found, expected = (torch.autograd.grad(loss * 0.37, inputs, retain_graph=True) for loss in (ours, their_loss))
     for our, their in zip(found, expected, strict=True):
-        torch.testing.assert_close(our, their, **tolerance(torch.float64))
+        torch.testing.assert_close(our, their, **tolerance(dtype))
+    if z_loss:
+        for without, their in zip(torch.autograd.grad(plain.sum() * 0.37, inputs), expected, strict=True):
+            assert (without - their).norm() > 0.01 * their.norm()
 
 
 def test_a_weight_of_all_targets_scales_bf16_gradients_without_a_systematic_error() -> None:
@@ -121,25 +103,6 @@ def test_a_weight_of_all_targets_scales_bf16_gradients_without_a_systematic_erro
     # The bias's is a sum of 13 rounded numbers alone.
     for one, scaled, error in zip(*found, (2e-4, 1e-3), strict=True):
         assert float(scaled / one) == pytest.approx(1.003, abs=error)
-
-
-@pytest.mark.parametrize("chunk_rows", [1, 4, 100])
-def test_a_z_loss_is_in_the_gradient_and_not_in_the_value(
-    chunk_rows: int, form: CrossEntropyForm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _set_chunk_rows(monkeypatch, chunk_rows)
-    hidden, weight, labels = _problem(torch.float64)
-    ours = _sum(hidden, weight, labels, z_loss=0.03, form=form) * 0.37
-    our_gradients = torch.autograd.grad(ours, (hidden, weight))
-    logits = linear(hidden, weight)
-    plain = cross_entropy(logits, labels, ignore_index=-1, reduction="sum") * 0.37
-    squares = (torch.logsumexp(logits, dim=-1) ** 2)[labels >= 0].sum() * 0.37
-    their_gradients = torch.autograd.grad(plain + 0.03 * squares, (hidden, weight), retain_graph=True)
-    torch.testing.assert_close(ours, plain, **tolerance(torch.float64))
-    for our, their in zip(our_gradients, their_gradients, strict=True):
-        torch.testing.assert_close(our, their, **tolerance(torch.float64))
-    for without, their in zip(torch.autograd.grad(plain, (hidden, weight)), their_gradients, strict=True):
-        assert (without - their).norm() > 0.01 * their.norm()
 
 
 def test_without_gradients_a_z_loss_changes_nothing() -> None:

@@ -65,14 +65,6 @@ def test_norm_of_zero_is_zero_with_a_finite_gradient() -> None:
     assert hidden.grad.isfinite().all()
 
 
-def test_rotation_by_hand() -> None:
-    """Width 2, base 10,000: position p turns (1, 0) by p radians."""
-    angles = rope_cos_sin(torch.tensor([0, 1, 2]), 2, theta=10_000.0)
-    found = apply_rope(torch.tensor([[[1.0, 0.0]]]).expand(3, 1, 2), angles)[:, 0]
-    expected = torch.stack((torch.arange(3).float().cos(), torch.arange(3).float().sin()), dim=-1)
-    torch.testing.assert_close(found, expected, **tolerance(torch.float32))
-
-
 def test_rotation_turns_the_halves_and_its_gradient_turns_back() -> None:
     """Number i goes with number i + E/2, at the angle position / theta^(2 i / E)."""
     tensor, upstream = _random(5, 3, 8, seed=3), _random(5, 3, 8, seed=4)

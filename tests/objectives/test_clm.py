@@ -1,16 +1,11 @@
 """CLM on rows small enough to read."""
 
-import numpy as np
+from dataclasses import replace
+from functools import partial
 
-from toolkit.objectives import AttentionKind, Draws, Targets, Vocabulary, build
+from tests.support.objectives import VOCABULARY, targets_of
 
-VOCABULARY = Vocabulary(size=100, mask_id=None, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
-
-
-def _build(tokens: list[list[int]], segments: list[list[int]]) -> Targets:
-    tokens_BS, segments_BS = np.array(tokens, dtype=np.int32), np.array(segments, dtype=np.int32)
-    draws = Draws(0, np.arange(len(tokens)), num_columns=tokens_BS.shape[1])
-    return build("clm", {}, VOCABULARY).build(tokens_BS, segments_BS, draws)
+_build = partial(targets_of, "clm", vocabulary=replace(VOCABULARY, mask_id=None))
 
 
 def test_each_position_predicts_the_next_token_of_its_segment() -> None:
@@ -43,4 +38,3 @@ def test_a_segment_of_one_token_asks_nothing() -> None:
 def test_inputs_are_the_tokens() -> None:
     targets = _build([[10, 11, 12]], [[1, 1, 1]])
     assert targets.input_ids_BS.tolist() == [[10, 11, 12]]
-    assert build("clm", {}, VOCABULARY).attention is AttentionKind.CAUSAL

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
+from tests.support.objectives import VOCABULARY, full_rows, targets_of
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import AttentionKind, Draws, Targets, Vocabulary, build
+from toolkit.objectives import Targets, build
 from toolkit.objectives.base import at_progress
-
-VOCABULARY = Vocabulary(size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2, 3))
 
 
 def _build(num_rows: int, num_columns: int, **settings: float) -> Targets:
     """Of full rows of ordinary tokens."""
-    tokens_BS = np.random.default_rng(0).integers(5, 1000, (num_rows, num_columns)).astype(np.int32)
-    draws = Draws(0, np.arange(num_rows), num_columns=num_columns)
-    targets = build("diffusion", settings, VOCABULARY).build(tokens_BS, np.ones_like(tokens_BS), draws)
+    tokens_BS, segments_BS = full_rows(num_rows, num_columns)
+    targets = targets_of("diffusion", tokens_BS, segments_BS, **settings)
     expected_T = tokens_BS.reshape(-1).copy()
     assert targets.labels_N.tolist() == expected_T[targets.positions_N].tolist()
     expected_T[targets.positions_N] = 4
@@ -57,18 +55,10 @@ def test_the_ratio_of_a_row_follows_the_seed_and_the_sample_and_not_the_progress
     tokens_BS = np.full((2, 256), 10, dtype=np.int32)
     objective = build("diffusion", {}, VOCABULARY)
     assert at_progress(objective, 0.2) is objective
-    both = objective.build(tokens_BS, np.ones_like(tokens_BS), Draws(3, np.array([5, 6]), num_columns=256))
-    other = objective.build(tokens_BS, np.ones_like(tokens_BS), Draws(4, np.array([5, 6]), num_columns=256))
+    both, other = (targets_of("diffusion", tokens_BS, np.ones_like(tokens_BS), seed=seed, first=5) for seed in (3, 4))
     first, second = _ratios(both, 256).values()
     assert first != second
     assert set(_ratios(other, 256).values()).isdisjoint({first, second})
-
-
-def test_it_looks_both_ways_and_needs_a_mask_token() -> None:
-    assert build("diffusion", {}, VOCABULARY).attention is AttentionKind.BIDIRECTIONAL
-    without = Vocabulary(size=1000, mask_id=None, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
-    with pytest.raises(SettingsError, match=r"diffusion replaces 100% .* \(or id:N\)\.$"):
-        build("diffusion", {}, without)
 
 
 @pytest.mark.parametrize("least", [0, 1, -0.1])

@@ -1,36 +1,24 @@
 """MLM: who becomes a target, what stands in its place, and what is refused."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.objectives import BERT, VOCABULARY, full_rows, targets_of
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import AttentionKind, Draws, IntArray, Targets, Vocabulary, build
+from toolkit.objectives import Draws, IntArray, Vocabulary, build
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.mixture import alone
 from toolkit.objectives.ramps import MaskRatioRamp
 from toolkit.objectives.schedule import Phase, PhaseRows
 
-VOCABULARY = Vocabulary(size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2, 3))
-"""The mask is not among the special ids: a tokenizer may have got it afterwards."""
-
-BERT = {"mask_fraction": 0.8, "random_fraction": 0.1, "keep_fraction": 0.1}
-
-
-def _rows(num_rows: int = 64, num_columns: int = 1024) -> tuple[IntArray, IntArray]:
-    tokens_BS = np.random.default_rng(0).integers(5, 1000, (num_rows, num_columns)).astype(np.int32)
-    return tokens_BS, np.ones_like(tokens_BS)
-
-
-def _build(tokens_BS: IntArray, segments_BS: IntArray, *, seed: int = 0, first: int = 0, **settings: Any) -> Targets:
-    num_rows, num_columns = tokens_BS.shape
-    draws = Draws(seed, np.arange(first, first + num_rows), num_columns=num_columns)
-    return build("mlm", settings, VOCABULARY).build(tokens_BS, segments_BS, draws)
+_build = partial(targets_of, "mlm")
 
 
 def test_targets_are_where_the_draw_falls_below_the_ratio() -> None:
-    tokens_BS, segments_BS = _rows(2, 8)
+    tokens_BS, segments_BS = full_rows(2, 8)
     uniform_BS = Draws(0, np.arange(2), num_columns=8).uniform_BS("mlm.choice")
     targets = _build(tokens_BS, segments_BS, mask_ratio=0.5)
     assert targets.positions_N.tolist() == np.flatnonzero(uniform_BS < 0.5).tolist()
@@ -38,7 +26,7 @@ def test_targets_are_where_the_draw_falls_below_the_ratio() -> None:
 
 
 def test_a_target_shows_the_mask_and_asks_for_the_original() -> None:
-    tokens_BS, segments_BS = _rows(4, 32)
+    tokens_BS, segments_BS = full_rows(4, 32)
     targets = _build(tokens_BS, segments_BS, mask_ratio=0.5)
     expected_T = tokens_BS.reshape(-1).copy()
     assert targets.labels_N.tolist() == expected_T[targets.positions_N].tolist()
@@ -49,7 +37,7 @@ def test_a_target_shows_the_mask_and_asks_for_the_original() -> None:
 @pytest.mark.parametrize("ratio", [0.05, 0.4, 0.9])
 def test_the_share_of_targets_is_the_ratio(ratio: float) -> None:
     """Each position independently: the count is binomial, not a quota."""
-    tokens_BS, segments_BS = _rows()
+    tokens_BS, segments_BS = full_rows()
     targets = _build(tokens_BS, segments_BS, mask_ratio=ratio)
     deviation = (ratio * (1 - ratio) / tokens_BS.size) ** 0.5
     assert abs(len(targets.positions_N) / tokens_BS.size - ratio) < 5 * deviation
@@ -74,7 +62,7 @@ def test_padding_is_told_by_the_segment_not_by_the_id() -> None:
 
 
 def test_mask_random_and_keep_shares() -> None:
-    tokens_BS, segments_BS = _rows(256, 1024)
+    tokens_BS, segments_BS = full_rows(256, 1024)
     targets = _build(tokens_BS, segments_BS, mask_ratio=0.4, **BERT)
     shown_N = targets.input_ids_BS.reshape(-1)[targets.positions_N]
     num_targets = len(shown_N)
@@ -90,14 +78,14 @@ def test_mask_random_and_keep_shares() -> None:
 
 def test_the_split_does_not_move_the_targets() -> None:
     """Which tokens are asked for does not depend on what is shown in their place."""
-    tokens_BS, segments_BS = _rows(4, 64)
+    tokens_BS, segments_BS = full_rows(4, 64)
     plain, split = _build(tokens_BS, segments_BS), _build(tokens_BS, segments_BS, **BERT)
     np.testing.assert_array_equal(plain.positions_N, split.positions_N)
     np.testing.assert_array_equal(plain.labels_N, split.labels_N)
 
 
 def test_random_replacements_cover_the_ordinary_ids_and_nothing_else() -> None:
-    tokens_BS, segments_BS = _rows(64, 1024)
+    tokens_BS, segments_BS = full_rows(64, 1024)
     targets = _build(tokens_BS, segments_BS, mask_ratio=1.0, mask_fraction=0.0, random_fraction=1.0)
     counts_V = np.bincount(targets.input_ids_BS.reshape(-1), minlength=1000)
     assert counts_V[[1, 2, 3, 4]].tolist() == [0, 0, 0, 0]
@@ -107,43 +95,29 @@ def test_random_replacements_cover_the_ordinary_ids_and_nothing_else() -> None:
 
 
 def test_keep_only_shows_the_tokens_as_they_are() -> None:
-    tokens_BS, segments_BS = _rows(2, 64)
+    tokens_BS, segments_BS = full_rows(2, 64)
     targets = _build(tokens_BS, segments_BS, mask_fraction=0.0, keep_fraction=1.0)
     np.testing.assert_array_equal(targets.input_ids_BS, tokens_BS)
     assert len(targets.positions_N) > 0
 
 
 def test_masks_follow_the_seed_and_the_sample() -> None:
-    tokens_BS, segments_BS = _rows(2, 256)
+    tokens_BS, segments_BS = full_rows(2, 256)
     base = _build(tokens_BS, segments_BS)
     assert base.positions_N.tolist() != _build(tokens_BS, segments_BS, seed=1).positions_N.tolist()
     moved = _build(tokens_BS[1:], segments_BS[1:], first=1)
     np.testing.assert_array_equal(moved.input_ids_BS[0], base.input_ids_BS[1])
 
 
-def test_it_looks_both_ways_and_hides_forty_percent_by_default() -> None:
-    objective = build("mlm", {}, VOCABULARY)
-    assert objective.attention is AttentionKind.BIDIRECTIONAL
-    assert len(_build(*_rows(256, 1024)).positions_N) / (256 * 1024) == pytest.approx(0.4, abs=0.005)
-
-
-@pytest.mark.parametrize("ratio", [1.4, 0, -0.1, float("nan"), "much"])
-def test_a_ratio_outside_its_bounds_is_refused(ratio: object) -> None:
-    with pytest.raises(SettingsError, match=r"invalid value for objectives\.mlm\.mask_ratio: expected") as caught:
-        build("mlm", {"mask_ratio": ratio}, VOCABULARY)
-    assert "above 0 and at most 1" in str(caught.value)
-
-
-def test_shares_that_do_not_sum_to_one_are_refused_with_the_sum() -> None:
-    with pytest.raises(SettingsError, match=r"= 1\.2: expected a sum of 1"):
-        build("mlm", {"random_fraction": 0.1, "keep_fraction": 0.1}, VOCABULARY)
+def test_it_hides_forty_percent_by_default() -> None:
+    assert len(_build(*full_rows(256, 1024)).positions_N) / (256 * 1024) == pytest.approx(0.4, abs=0.005)
 
 
 def test_a_vocabulary_without_a_mask_token_is_refused_where_it_is_needed() -> None:
     without = Vocabulary(size=1000, mask_id=None, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
     with pytest.raises(SettingsError, match="--mask-token"):
         build("mlm", {}, without)
-    tokens_BS, segments_BS = _rows(1, 64)
+    tokens_BS, segments_BS = full_rows(1, 64)
     objective = build("mlm", {"mask_ratio": 1.0, "mask_fraction": 0, "random_fraction": 1}, without)
     targets = objective.build(tokens_BS, segments_BS, Draws(0, np.arange(1), num_columns=64))
     assert len(targets.positions_N) == 64
@@ -180,7 +154,7 @@ def test_a_phase_of_one_step_is_at_the_end_of_its_ramp() -> None:
 
 
 def test_a_ramp_gives_the_targets_of_its_ratio_and_evaluation_those_of_its_end() -> None:
-    tokens_BS, segments_BS = _rows(4, 64)
+    tokens_BS, segments_BS = full_rows(4, 64)
     draws = Draws(0, np.arange(4), num_columns=64)
     ramp = build("mlm", {"mask_ratio": {"start": 0.6, "stop": 0.2}, **BERT}, VOCABULARY)
     for progress, ratio in ((1.0, 0.2), (0.5, 0.4), (0.0, 0.6)):
@@ -233,7 +207,7 @@ def _fewest(tokens_BS: IntArray, segments_BS: IntArray, *, ratio: float, at_leas
 @pytest.mark.parametrize("at_least", [1, 3, 100])
 def test_a_segment_with_too_few_targets_takes_its_smallest_draws(at_least: int) -> None:
     random = np.random.default_rng(1)
-    tokens_BS, _ = _rows(16, 64)
+    tokens_BS, _ = full_rows(16, 64)
     tokens_BS[random.random(tokens_BS.shape) < 0.2] = 2
     segments_BS = np.cumsum(random.random((16, 64)) < 0.15, axis=1) + 1
     segments_BS[:, 50:] = 0
@@ -245,7 +219,7 @@ def test_a_segment_with_too_few_targets_takes_its_smallest_draws(at_least: int) 
 
 def test_added_targets_are_masked_replaced_and_kept_like_the_others() -> None:
     """Segments of two tokens at a ratio of 1 %: nearly every target is an added one."""
-    tokens_BS, _ = _rows(64, 1024)
+    tokens_BS, _ = full_rows(64, 1024)
     segments_BS = np.tile(np.arange(1024) // 2 + 1, (64, 1))
     targets = _build(tokens_BS, segments_BS, mask_ratio=0.01, min_targets=1, **BERT)
     num_targets = len(targets.positions_N)

@@ -3,6 +3,8 @@
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +14,7 @@ import pytest
 from tests.support.forked import run_python
 from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import Draws, Vocabulary, build, get, known, register, registry
+from toolkit.objectives import AttentionKind, Draws, Vocabulary, build, get, known, register, registry
 from toolkit.objectives.registry import declare
 
 VOCABULARY = Vocabulary(size=100, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
@@ -175,6 +177,16 @@ def test_an_unknown_kind_gets_a_suggestion() -> None:
         SettingsError, match=r"unknown objective kind 'mln'\. Did you mean 'mlm'\? Available kinds: clm, diffusion, mlm"
     ):
         get("mln")
+
+
+@pytest.mark.parametrize("kind", ["clm", "mlm", "mntp", "span", "diffusion"])
+def test_who_looks_both_ways_and_needs_a_mask_token(kind: str) -> None:
+    is_causal = kind == "clm"
+    assert build(kind, {}, VOCABULARY).attention is (AttentionKind.CAUSAL if is_causal else AttentionKind.BIDIRECTIONAL)
+    instead = r"\.$" if kind == "diffusion" else r", or set mask_fraction to 0"
+    said = rf"the objective {kind} replaces 100% of its targets with a mask token.*\(or id:N\){instead}"
+    with nullcontext() if is_causal else pytest.raises(SettingsError, match=said):
+        build(kind, {}, replace(VOCABULARY, mask_id=None))
 
 
 def test_an_unknown_setting_gets_a_suggestion() -> None:

@@ -1,21 +1,17 @@
 """Span masking: how much is hidden, in what lengths, and where spans are cut."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from toolkit.objectives import AttentionKind, Draws, IntArray, Targets, Vocabulary, build
+from tests.support.objectives import BERT, full_rows, targets_of
 
-VOCABULARY = Vocabulary(size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2, 3))
+_build = partial(targets_of, "span")
 # Of SpanBERT: geometric with p = 0.2, none longer than 10.
 _LENGTHS = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 _MEAN = float(_LENGTHS @ np.arange(1, 11))
-
-
-def _build(tokens_BS: IntArray, segments_BS: IntArray, *, seed: int = 0, **settings: Any) -> Targets:
-    draws = Draws(seed, np.arange(len(tokens_BS)), num_columns=tokens_BS.shape[1])
-    return build("span", settings, VOCABULARY).build(tokens_BS, segments_BS, draws)
 
 
 def _hidden(num_rows: int, num_columns: int, **settings: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -80,9 +76,8 @@ def test_everything_is_hidden_at_a_ratio_of_one() -> None:
 
 
 def test_a_span_is_treated_alike_in_the_shares_that_were_asked_for() -> None:
-    tokens_BS = np.random.default_rng(0).integers(5, 1000, (500, 512)).astype(np.int32)
-    settings = {"mask_ratio": 0.15, "mask_fraction": 0.8, "random_fraction": 0.1, "keep_fraction": 0.1}
-    targets = _build(tokens_BS, np.ones_like(tokens_BS), **settings)
+    tokens_BS, segments_BS = full_rows(500, 512)
+    targets = _build(tokens_BS, segments_BS, mask_ratio=0.15, **BERT)
     shown_N = targets.input_ids_BS.reshape(-1)[targets.positions_N]
     is_mask_N, is_kept_N = shown_N == 4, shown_N == targets.labels_N
     assert is_mask_N.mean() == pytest.approx(0.8, abs=0.02)
@@ -91,12 +86,12 @@ def test_a_span_is_treated_alike_in_the_shares_that_were_asked_for() -> None:
     are_neighbours = np.diff(targets.positions_N) == 1
     assert is_kept_N[1:][are_neighbours & is_kept_N[:-1]].mean() > 0.85
     assert not is_mask_N[1:][are_neighbours & is_kept_N[:-1]].mean() > 0.12
-    plain = _build(tokens_BS, np.ones_like(tokens_BS), mask_ratio=0.15)
+    plain = _build(tokens_BS, segments_BS, mask_ratio=0.15)
     np.testing.assert_array_equal(plain.positions_N, targets.positions_N)
 
 
 def test_a_segment_has_at_least_as_many_targets_as_asked_for() -> None:
-    tokens_BS = np.random.default_rng(0).integers(5, 1000, (64, 512)).astype(np.int32)
+    tokens_BS, _ = full_rows(64, 512)
     segments_BS = np.tile(np.arange(512) // 8 + 1, (64, 1))
     few = _build(tokens_BS, segments_BS, mask_ratio=0.05)
     targets = _build(tokens_BS, segments_BS, mask_ratio=0.05, min_targets=2)
@@ -115,7 +110,3 @@ def test_rows_that_run_out_of_spans_early_are_filled() -> None:
     first = _hidden(1, 64, mask_ratio=0.9, geometric_p=0.9)
     np.testing.assert_array_equal(first[0], together[0])
     assert together[:, -1].mean() == pytest.approx(0.9, abs=0.03)
-
-
-def test_it_looks_both_ways() -> None:
-    assert build("span", {}, VOCABULARY).attention is AttentionKind.BIDIRECTIONAL

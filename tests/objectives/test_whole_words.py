@@ -2,23 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
 
+from tests.support import objectives
+from tests.support.objectives import BERT, targets_of
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import Draws, IntArray, Targets, Vocabulary, WordBoundaries, build
+from toolkit.objectives import Draws, IntArray, WordBoundaries, build
 from toolkit.objectives.base import at_progress
 
 # A word begins with each third ordinary id; one ends behind each eleventh.
 _IDS = np.arange(1000)
 _IS_SPECIAL = _IDS <= 4
 EDGES = WordBoundaries(begins_V=(_IDS % 3 == 0) | _IS_SPECIAL, ends_V=(_IDS % 11 == 0) | _IS_SPECIAL)
-VOCABULARY = Vocabulary(
-    size=1000, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: EDGES
-)
-BERT = {"mask_fraction": 0.8, "random_fraction": 0.1, "keep_fraction": 0.1}
+VOCABULARY = replace(objectives.VOCABULARY, special_ids=(0, 1, 2, 3), words=lambda: EDGES)
+_build = partial(targets_of, "mlm", vocabulary=VOCABULARY, unit="word")
 
 
 def _rows(num_rows: int = 64, num_columns: int = 512, *, seed: int = 0) -> tuple[IntArray, IntArray]:
@@ -29,11 +29,6 @@ def _rows(num_rows: int = 64, num_columns: int = 512, *, seed: int = 0) -> tuple
     segments_BS = np.cumsum(random.random(tokens_BS.shape) < 0.05, axis=1) + 1
     segments_BS[:, num_columns - 10 :] = 0
     return tokens_BS, segments_BS
-
-
-def _build(tokens_BS: IntArray, segments_BS: IntArray, **settings: Any) -> Targets:
-    draws = Draws(0, np.arange(len(tokens_BS)), num_columns=tokens_BS.shape[1])
-    return build("mlm", {"unit": "word", **settings}, VOCABULARY).build(tokens_BS, segments_BS, draws)
 
 
 def _words(tokens_BS: IntArray, segments_BS: IntArray) -> Iterator[list[int]]:

@@ -155,11 +155,6 @@ def test_one_message_tells_what_to_do_and_nothing_is_tried_again(
     assert asked == [1]
 
 
-def test_a_scheme_that_nobody_knows() -> None:
-    with pytest.raises(UserError, match=r"fsspec knows no scheme nowhere://\. Give s3://BUCKET/KEY"):
-        list_objects("nowhere://a/b")
-
-
 def test_what_is_a_url() -> None:
     assert [is_url(name) for name in ("s3://b/k", "memory://x", "/a/s3://b", "C:/x", "a/b", Path("s3://b"))] == [
         *(True, True),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from toolkit.core.types import AttentionKind
+from toolkit.testing.models import dense_visibility
 
 
 def plain_flash(
@@ -63,6 +64,24 @@ def _probs(rows: Tensor, keys: Tensor, kind: AttentionKind, window: int | None) 
         is_far = (everything.triu(window + 1) + everything.tril(-window - 1)).bool()
         scores = scores.masked_fill(is_far, float("-inf"))
     return torch.softmax(scores, dim=-1)
+
+
+def dense_attention(
+    query_TNE: Tensor,
+    key_TKE: Tensor,
+    value_TKE: Tensor,
+    kind: AttentionKind,
+    segments_BS: Tensor,
+    window: int | None = None,
+) -> Tensor:
+    """Attention by the mask of all pairs of positions; 0 where nothing is seen."""
+    visible_BSS = dense_visibility(segments_BS, kind, window)
+    visible_TT = torch.block_diag(*visible_BSS).bool()  # type: ignore[no-untyped-call]
+    group = query_TNE.shape[1] // key_TKE.shape[1]
+    key, value = (part.repeat_interleave(group, dim=1) for part in (key_TKE, value_TKE))
+    scores = torch.einsum("tne,sne->nts", query_TNE, key) / query_TNE.shape[2] ** 0.5
+    probs = torch.where(visible_TT, scores.masked_fill(~visible_TT, float("-inf")).softmax(-1), 0)
+    return torch.einsum("nts,sne->tne", probs, value)
 
 
 def traced_flash(

@@ -1,6 +1,9 @@
 """A little text and a little tokenizer, the same on every machine, for the tests of all packages."""
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,3 +32,14 @@ def tiny_tokenizer(folder: Path, *, vocabulary_size: int = 384) -> Path:
     Ids 0, 1, 2 are `<|endoftext|>` (eos), `<|pad|>` and `<|mask|>`.
     """
     return train_bpe(sample_documents(200), vocabulary_size=vocabulary_size, folder=folder)
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> Path:
+    """Write each row as a line of JSON; returns `path`."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

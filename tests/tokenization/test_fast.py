@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import tokenization
 from tests.support.text import sample_documents
-from tokenization import BackendsDiffer, EncodingRules, FastBackend, FastUnavailable, TokenizationError
+from tokenization import BackendsDiffer, EncodingRules, FastBackend, FastUnavailable
 from tokenization.backend import byte_level_text
 from tokenization.fast import backend as fast
 from tokenization.fast.form import FallbackTexts, fast_form
@@ -233,16 +233,6 @@ def test_it_starts_anew_when_it_has_grown_and_gives_the_same(ranks_file, monkeyp
     assert backend._gigatoken is not first
     for ours, batch in zip(found, batches, strict=True):
         assert_equal(ours, tokenizer.encode_batch(batch))
-
-
-def test_half_a_character_is_an_error(trained):
-    with pytest.raises(TokenizationError, match="cannot encode this text"):
-        opened(tokenization.load(trained)).encode_batch(["a", "\ud800"])
-
-
-def test_an_end_is_required_before_any_work(make_folder):
-    with pytest.raises(TokenizationError, match="--eod"):
-        FastBackend.open(tokenization.load(make_folder()))
 
 
 def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):

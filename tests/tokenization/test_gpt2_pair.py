@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
@@ -43,26 +42,11 @@ def test_any_of_the_two_files_names_it(pair):
     assert found == {tokenization.load(pair).fingerprint}
 
 
-def test_its_end_is_not_guessed(pair):
-    with pytest.raises(TokenizationError, match="--eod"):
-        tokenization.load(pair).encode_batch(["a"])
-
-
 def test_names_come_from_the_files_beside_it(pair):
     config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": END, "bos_token": END}
     (pair / "tokenizer_config.json").write_text(json.dumps(config))
 
     assert tokenization.load(pair).special_ids == {"bos": 0, "eos": 0, "pad": None, "mask": 384}
-
-
-def test_its_saved_folder_gives_the_same(pair, tmp_path):
-    tokenizer = tokenization.load(pair, eod=END)
-    tokenizer.save(tmp_path / "saved")
-    again = tokenization.load(tmp_path / "saved")
-    texts = sample_documents(10, seed=9)
-
-    assert again.fingerprint == tokenizer.fingerprint
-    assert np.array_equal(again.encode_batch(texts)[0], tokenizer.encode_batch(texts)[0])
 
 
 def test_a_class_that_works_otherwise_is_refused(pair):

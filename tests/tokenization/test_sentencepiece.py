@@ -88,35 +88,6 @@ def test_special_ids_are_the_models_own(make_model, options):
 
 
 @names
-def test_its_saved_folder_gives_the_same_ids_and_fingerprint(make_model, tmp_path, options):
-    tokenizer = tokenization.load(make_model(**options))
-    tokenizer.save(tmp_path)
-    literal = tokenization.load(tmp_path, rules=EncodingRules(parse_special_text=False))
-
-    assert literal.fingerprint == tokenizer.fingerprint
-    assert (literal.special_ids, literal.all_special_ids) == (tokenizer.special_ids, tokenizer.all_special_ids)
-    texts = [*TEXTS, "a <sep> b river"]
-    for text, found, expected in zip(
-        texts, split(*literal.encode_batch(texts)), split(*tokenizer.encode_batch(texts)), strict=True
-    ):
-        assert found == expected, text
-
-
-@pytest.mark.parametrize("options", [KINDS[0], KINDS[4]], ids=["bpe", "unigram"])
-def test_its_saved_folder_loads_in_transformers(make_model, tmp_path, options):
-    tokenizer = tokenization.load(make_model(**options))
-    tokenizer.save(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    plain = [text for text in TEXTS if text.strip() and "<" not in text]
-
-    assert (loaded.bos_token_id, loaded.eos_token_id, loaded.mask_token_id) == (1, 2, tokenizer.vocabulary_size - 1)
-    assert len(loaded) == tokenizer.vocabulary_size
-    ids, lengths = tokenizer.encode_batch(plain)
-    found = [loaded(text).input_ids for text in plain]
-    assert [[*part, 2] if part else [] for part in found] == split(ids, lengths)
-
-
-@names
 def test_decoding_gives_what_the_library_gives_back(make_model, options):
     path = make_model(**options)
     tokenizer, own = tokenization.load(path, rules=EncodingRules(add_eod=False)), library(path)
@@ -127,18 +98,6 @@ def test_decoding_gives_what_the_library_gives_back(make_model, options):
             assert tokenizer.decode(ids) == own.decode(ids), text
     if options["model_type"] == "bpe" and options.get("byte_fallback"):
         assert tokenizer.decode(own.encode("日本語 🙂")) == "日本語 🙂"
-
-
-def test_a_file_is_known_by_its_content(make_model, tmp_path):
-    for name in ("tokenizer.tiktoken", "model.json.bak", "model"):
-        (tmp_path / name).write_bytes(make_model(**KINDS[0]).read_bytes())
-        assert tokenization.load(tmp_path / name).kind is TokenizerKind.SENTENCEPIECE
-
-
-@pytest.mark.parametrize("asked", [{"parse_special_text": True}, {"add_bos": True}])
-def test_what_sentencepiece_never_does_is_refused(make_model, asked):
-    with pytest.raises(TokenizationError, match="SentencePiece"):
-        tokenization.load(make_model(**KINDS[0]), rules=EncodingRules(**asked))
 
 
 @pytest.mark.parametrize(
@@ -184,11 +143,6 @@ def test_a_model_that_is_cut_off_is_named(make_model, tmp_path, size):
     with pytest.raises(TokenizationError) as failure:
         tokenization.load(path)
     assert str(path) in str(failure.value)
-
-
-def test_half_a_character_is_an_error(make_model):
-    with pytest.raises(TokenizationError, match="cannot encode this text"):
-        tokenization.load(make_model(**KINDS[0])).encode_batch(["\ud800"])
 
 
 def test_a_model_without_an_end_needs_one_named(make_model):

@@ -66,18 +66,6 @@ def test_a_saved_folder_decides_the_same_again(make_folder, tmp_path, choices, m
     assert contents(tmp_path / "twice") == contents(folder) == contents(tmp_path / "thrice")
 
 
-def test_transformers_load_a_saved_folder_with_the_names_and_ids(make_folder, tmp_path):
-    tokenizer, folder = saved(make_folder(config={"eos_token": END, "pad_token": PAD}, bos=PAD), tmp_path)
-    loaded = AutoTokenizer.from_pretrained(folder)
-    texts = sample_documents(20, seed=5)
-
-    assert (loaded.eos_token_id, loaded.pad_token_id, loaded.mask_token_id, loaded.bos_token_id) == (0, 1, 384, None)
-    assert len(loaded) == tokenizer.vocabulary_size == 385
-    assert loaded.convert_ids_to_tokens(384) == loaded.mask_token == "<mask>"
-    ids, _ = tokenizer.encode_batch(texts)
-    assert [token for text in texts for token in [*loaded(text).input_ids, 0]] == ids.tolist()
-
-
 def test_saving_keeps_further_special_tokens(make_folder, tmp_path):
     config = {"eos_token": END, "cls_token": PAD, "additional_special_tokens": ["ing"]}
     tokenizer, folder = saved(make_folder(config=config), tmp_path)

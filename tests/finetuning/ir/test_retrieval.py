@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,21 +8,17 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.hf_encoders import EOS, WORDS, save_encoder
 from tests.support.retrieval import word_collection, write_beir
-from toolkit.core.errors import NonFiniteError, UserError
-from toolkit.finetuning import Initialization, Split, open_source
+from tests.support.text import read_lines
+from toolkit.core.errors import UserError
+from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.inputs import InputBuilder, framed_source, paper_inputs, paper_length
 from toolkit.finetuning.ir.embedding import new_embedder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.task import Retrieval, RetrievalSettings
-from toolkit.model_folder import save_tokenizer
 from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
 QUICK = RetrievalSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def run(tmp_path, collection, *, settings=QUICK, family="eurobert", output="out", **more):
@@ -40,34 +35,22 @@ def reloaded(output):
     return SentenceTransformer(str(output / "model"), device="cpu")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_any_encoder_learns_and_its_folder_answers_alike(tmp_path, family):
-    collection = word_collection(tmp_path / "words")
-    settings = RetrievalSettings(learning_rate=1e-2, seed=3, steps=25, batch_rows=16, query_prompt="w0 ")
-    result, output = run(tmp_path, collection, settings=settings, family=family, validation=collection)
-
+def test_prompts_and_pooling_are_the_folders(tmp_path):
+    collection, settings = word_collection(tmp_path / "words"), QUICK.model_copy(update={"query_prompt": "w0 "})
+    result, output = run(tmp_path, collection, settings=settings, validation=collection)
     assert set(result.validation) == set(result.test) == {"ndcg@10", "mrr@10", "recall@100"}
     assert (result.metric, result.dataset, result.majority) == ("ndcg@10", "words", None)
-    assert result.test["ndcg@10"] >= 0.15  # By chance 0.035.
     predictions = read_lines(output / "predictions.jsonl")
     assert [row["id"] for row in predictions] == [f"q{number}" for number in range(60, 90)]
     assert {len(set(row["ranking"])) for row in predictions} == {100}
     grades = {f"q{number}": {f"d{number}": 1} for number in range(60, 90)}
     assert ranking_scores(grades, {row["id"]: row["ranking"] for row in predictions}) == result.test
-
     embedder = reloaded(output)
     assert embedder.prompts == {"query": "w0 ", "document": ""}
-    documents = [row["text"] for row in read_lines(collection / "corpus.jsonl")]
-    queries = [row["text"] for row in read_lines(collection / "queries.jsonl")][60:]
-    (again,) = search(embedder, [queries], documents, depth=10, rows=16)
-    assert [[f"d{number}" for number in row] for row in again] == [row["ranking"][:10] for row in predictions]
-    plain = embedder.encode(["w0 " + query for query in queries], normalize_embeddings=True)
-    np.testing.assert_allclose(embedder.encode_query(queries, normalize_embeddings=True), plain, atol=1e-6)
-
-    encoder, before = (AutoModel.from_pretrained(folder) for folder in (output / "model", tmp_path / family))
-    assert not torch.equal(*(model.get_input_embeddings().weight for model in (before, encoder)))
+    plain = embedder.encode(["w0 w1", "w0 w2"], normalize_embeddings=True)
+    np.testing.assert_allclose(embedder.encode_query(["w1", "w2"], normalize_embeddings=True), plain, atol=1e-6)
     inputs = AutoTokenizer.from_pretrained(output / "model")("w1 w2 w3", return_tensors="pt")
-    pooled = encoder(**inputs).last_hidden_state[0].mean(dim=0).detach().numpy()
+    pooled = AutoModel.from_pretrained(output / "model")(**inputs).last_hidden_state[0].mean(dim=0).detach().numpy()
     np.testing.assert_allclose(embedder.encode("w1 w2 w3"), pooled, atol=1e-6)
 
 
@@ -102,16 +85,6 @@ def test_the_paper_adds_an_end_alone(tmp_path):
         assert embedder.max_seq_length == paper_length(source) == 2028
 
 
-def test_training_follows_from_the_seed(tmp_path):
-    collection = word_collection(tmp_path / "words")
-    weights = []
-    for number, seed in enumerate((3, 3, 4)):
-        _, output = run(tmp_path, collection, settings=QUICK.model_copy(update={"seed": seed}), output=str(number))
-        weights.append(AutoModel.from_pretrained(output / "model").state_dict())
-    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
-    assert not all(torch.equal(weight, weights[2][name]) for name, weight in weights[0].items())
-
-
 @pytest.mark.parametrize("changes", [{}, {"chunk_rows": 2}, {"protocol": "paper"}])
 @pytest.mark.parametrize("num_negatives", [0, 1])
 def test_the_loss_by_hand(tmp_path, changes, num_negatives):
@@ -124,37 +97,6 @@ def test_the_loss_by_hand(tmp_path, changes, num_negatives):
     loss = Retrieval(RetrievalSettings(**changes)).ranking_loss(embedder)
     found = loss([embedder.preprocess(texts) for texts in columns], torch.empty(0))
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_embeddings_are_those_of_the_weights_alone_after_bf16_training(tmp_path, monkeypatch):
-    import toolkit.finetuning.trainer as trainer
-
-    monkeypatch.setattr(trainer, "choose_autocast", lambda threads: "bf16")
-    collection = word_collection(tmp_path / "words")
-    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
-    task = Retrieval(QUICK)
-    data = task.read(dict.fromkeys((Split.TRAIN, Split.TEST), collection))
-    network, features = task.network(data, source), task.encode(data, source)
-    task.fit(network, features[Split.TRAIN], source, folder=tmp_path / "training")
-    task.save(network, tmp_path / "out" / "model", data)
-    save_tokenizer(tmp_path / "out" / "model", source.tokenizer)
-    np.testing.assert_array_equal(network.encode(WORDS), reloaded(tmp_path / "out").encode(WORDS))
-
-
-def test_a_random_twin_differs(tmp_path):
-    collection = word_collection(tmp_path / "words")
-    model = save_encoder("eurobert", tmp_path / "model")
-    results = [
-        finetune("ir", model, train=collection, test=collection, output=tmp_path / kind, settings=QUICK,
-                 initialization=kind)
-        for kind in Initialization
-    ]  # fmt: skip
-    assert results[0].test != results[1].test
-
-
-def test_divergence_is_told(tmp_path):
-    with pytest.raises(NonFiniteError, match="Try a smaller one"):
-        run(tmp_path, word_collection(tmp_path / "words"), settings=QUICK.model_copy(update={"learning_rate": 1e30}))
 
 
 def small(folder, qrels, documents=12, texts=()):

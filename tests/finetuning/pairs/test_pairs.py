@@ -1,9 +1,7 @@
 """Minimal pairs: scores against loops over stock transformers, BLiMP's files, and what a result says."""
 
 import json
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,9 +24,8 @@ from tests.support.grids import write_data
 from tests.support.hf_decoders import edit_json
 from tests.support.hf_encoders import CLS, EOS, MASK, PAD, plain_tokenizer, save_encoder, template_tokenizer
 from tests.support.runs import write_run
-from tests.support.text import sample_documents, tiny_tokenizer
+from tests.support.text import read_lines, sample_documents, tiny_tokenizer
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.cli import main
 from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.weights import settings_of
 from toolkit.core.errors import SettingsError, UserError
@@ -105,7 +102,7 @@ def slow_masked(model, ids, frame, mask_id, offset=0):
 
 def check_scores(output, tokenizer, pairs, slow):
     """Every score is that of a loop without batches or padding, to 1e-5 of itself."""
-    rows = [json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()]
+    rows = read_lines(output / "predictions.jsonl")
     assert len(rows) == len(pairs)
     for row, pair in zip(rows, pairs, strict=True):
         encoded = [tokenizer(text, return_special_tokens_mask=True) for text in pair]
@@ -231,14 +228,7 @@ def test_an_imported_model_is_scored_as_what_it_is(tmp_path, trained_family):
         assert result.form == expected
 
 
-def call(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["toolkit", "score", *map(str, words)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return stop.value.code, capsys.readouterr()
-
-
-def test_blimps_files_are_read_as_they_are(tmp_path, monkeypatch, capsys, trained):
+def test_blimps_files_are_read_as_they_are(tmp_path, toolkit, trained):
     """A folder of paradigms; the one of BabyLM without `UID` is called as its file; one is `datasets`' Parquet."""
     folder = tmp_path / "blimp"
     folder.mkdir()
@@ -247,19 +237,19 @@ def test_blimps_files_are_read_as_they_are(tmp_path, monkeypatch, capsys, traine
     (folder / "._adjunct_island.jsonl").write_text("{}\n")
     Dataset.from_list([json.loads(AGREEMENT)]).to_parquet(folder / "train-00000-of-00001.parquet")
     write_pairs(folder / "hypernym.jsonl", [("He has a dog, so he has a pet.", "He has a pet, so he has a dog.")])
-    code, printed = call(monkeypatch, capsys, trained, "--pairs", folder, "--output", tmp_path / "out", "--threads", 1)
-    assert code == 0, printed.err
+    code, out, err = toolkit("score", trained, "--pairs", folder, "--output", tmp_path / "out", "--threads", 1)
+    assert code == 0, err
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["task"], result["dataset"], result["form"], result["pairs"]) == ("pairs", "blimp", "masked", 4)
     assert (result["learning_rate"], result["steps"], result["majority"]) == (0.0, 0, 0.5)
     names = ["accuracy", "accuracy_adjunct_island", "accuracy_hypernym", "accuracy_anaphor_gender_agreement"]
     assert list(result["test"]) == names
-    rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    rows = read_lines(tmp_path / "out" / "predictions.jsonl")
     assert [row["UID"] for row in rows] == ["adjunct_island"] * 2 + ["hypernym", "anaphor_gender_agreement"]
     for name, score in result["test"].items():
         own = [row["is_correct"] for row in rows if name in ("accuracy", f"accuracy_{row['UID']}")]
         assert score == sum(own) / len(own)
-    lines = [line.split() for line in printed.out.splitlines()]
+    lines = [line.split() for line in out.splitlines()]
     assert ["adjunct_island", f"{result['test']['accuracy_adjunct_island']:.4f}"] in lines
     assert not (tmp_path / "out" / "model").exists()
 
@@ -284,7 +274,7 @@ def test_a_tie_is_wrong(tmp_path):
         (json.dumps({"sentence_good": "w1 " * 50, "sentence_bad": "w1"}), r"'sentence_good' has 52 tokens, .*34"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_of_pairs_is_named_with_its_row(tmp_path, monkeypatch, capsys, text, found):
+def test_a_file_that_is_not_of_pairs_is_named_with_its_row(tmp_path, text, found):
     file = tmp_path / "pairs.jsonl"
     file.write_text(text)
     with pytest.raises(UserError, match=found):
@@ -292,7 +282,7 @@ def test_a_file_that_is_not_of_pairs_is_named_with_its_row(tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, monkeypatch, capsys):
+def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, toolkit):
     bert, neo = save_encoder("bert", tmp_path / "bert"), save_decoder("gpt_neo", tmp_path / "neo")
     # Nothing can stand in front of a sentence.
     edit_json(neo / "tokenizer_config.json", without=["eos_token"])
@@ -301,24 +291,11 @@ def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, mon
         (bert, "causal", "(bert) has no causal form. Leave form out"),
         (neo, "masked", "(gpt_neo) has no masked form: it needs a mask token, and bidirectional attention"),
         (neo, None, "row 2: 'sentence_good' has no token to score"),
-        (bert, "both", "invalid value for --form: expected"),
     ):
-        code, printed = call(monkeypatch, capsys, model, *words, *(() if form is None else ("--form", form)))
-        assert (code, found in printed.err) == (2, True), printed.err
+        code, _, err = toolkit("score", model, *words, *(() if form is None else ("--form", form)))
+        assert (code, found in err) == (2, True), err
     with pytest.raises(ValueError, match=r"minimal pairs train nothing, so epochs, seed cannot be set\. Leave it out"):
         get_task("pairs").Settings(seed=1, epochs=2)
-    monkeypatch.setattr(sys, "argv", ["toolkit", "finetune", "pairs", "m", "--output", "o"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert "pairs trains nothing. Score the model: toolkit score m --pairs FILE" in capsys.readouterr().err
-
-
-def test_a_model_without_its_head_is_refused(tmp_path, trained):
-    to_hf(trained, tmp_path / "headless", sentence_transformers=True)
-    file = write_pairs(tmp_path / "pairs.jsonl", texts(1))
-    with pytest.raises(UserError, match=r"headless has no head that predicts tokens \(lm_head\.weight missing\)"):
-        finetune("pairs", tmp_path / "headless", test=file, output=tmp_path / "out")
 
 
 def test_a_grid_finds_a_model_without_a_head_before_anything_runs(tmp_path, trained, capsys):
@@ -352,7 +329,7 @@ def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path,
     grid.write_text(head + models + pairs + f"[[task]]\nname = 'sc'\nkind = 'sc'\nbatch_rows = 4\n{data['sc']}\n")
     assert run_grid(grid, num_workers=1) == 0
     assert "without keeping its model" not in capsys.readouterr().out
-    scores = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    scores = read_lines(tmp_path / "out" / "results.jsonl")
     assert [(row["model"], row["seed"], row["learning_rate"]) for row in scores if row["kind"] == "pairs"] == [
         ("llama", 0, 0.0), ("run@10", 0, 0.0), ("run@20", 0, 0.0),
     ]  # fmt: skip
@@ -389,11 +366,6 @@ def test_a_grid_refuses_what_is_of_training(tmp_path, lines, found):
     )
     with pytest.raises(SettingsError, match=found):
         run_grid(tmp_path / "g.toml")
-
-
-def test_a_folder_without_pairs_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no \.jsonl or \.parquet file in this folder\. Give the folder of the pairs"):
-        finetune("pairs", save_encoder("bert", tmp_path / "m"), test=Path(tmp_path), output=tmp_path / "out")
 
 
 def test_a_decoder_keeps_its_attention_unless_it_is_to_be_trained(tmp_path, capsys):

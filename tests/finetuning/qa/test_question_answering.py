@@ -7,16 +7,12 @@ import pytest
 import torch
 from transformers import (
     AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForQuestionAnswering,
     AutoModelForTokenClassification,
-    AutoTokenizer,
 )
 
 from tests.finetuning.qa.test_squad import write_record
-from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder
-from toolkit.core.errors import UserError
+from tests.support.hf_encoders import WORDS, save_encoder
+from tests.support.text import read_lines
 from toolkit.finetuning import get_task
 from toolkit.finetuning.qa.answers import best_span
 from toolkit.finetuning.qa.squad import Answer, Question
@@ -25,7 +21,6 @@ from toolkit.finetuning.settings import Split
 from toolkit.finetuning.source import open_source
 from toolkit.workflows.finetune import finetune
 
-FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
 SETTINGS = QuestionAnsweringSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16, window_overlap=8)
 QUICK = SETTINGS.model_copy(update={"learning_rate": 1e-3, "steps": 2, "batch_rows": 4})
 PAPER = SETTINGS.model_copy(update={"protocol": "paper"})
@@ -81,78 +76,18 @@ def make_files(folder, *, longest=24, answerable=0.7):
     }
 
 
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def stock_answer(folder, question, context):
-    """What docs/question-answering.md shows, for a context that fits."""
-    config = AutoConfig.from_pretrained(folder)
-    stock = AutoModelForTokenClassification if config.model_type == "eurobert" else AutoModelForQuestionAnswering
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), stock.from_pretrained(folder).eval()
-    inputs = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
-    offsets, texts = inputs.pop("offset_mapping")[0].tolist(), inputs.sequence_ids(0)
-    with torch.no_grad():
-        outputs = model(**inputs)
-    if hasattr(outputs, "start_logits"):
-        start, end = outputs.start_logits[0], outputs.end_logits[0]
-    else:
-        start, end = outputs.logits[0].T
-    null_id = tokenizer.eos_token_id if tokenizer.cls_token_id is None else tokenizer.cls_token_id
-    special = inputs.input_ids[0].tolist().index(null_id)
-    tokens = [token for token, text in enumerate(texts) if text == 1 and offsets[token][1] <= len(context)]
-    spans = [(first, last) for first in tokens for last in tokens if first <= last < first + 30]
-    first, last = max(spans, key=lambda span: start[span[0]] + end[span[1]])
-    margin = start[special] + end[special] - start[first] - end[last]
-    if config.null_threshold is not None and margin > config.null_threshold:
-        return ""
-    return context[offsets[first][0] : offsets[last][1]]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_any_encoder_learns_and_stock_classes_give_the_same_answers(tmp_path, family):
-    files = make_files(tmp_path)
-    model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
-    result = finetune("qa", model, output=output, settings=SETTINGS, **files)
-
-    assert result.metric == "f1"
+def test_a_question_may_have_no_answer(tmp_path):
+    files, output = make_files(tmp_path), tmp_path / "out"
+    result = finetune("qa", save_encoder("bert", tmp_path / "bert"), output=output, settings=SETTINGS, **files)
     assert set(result.test) == set(result.validation) == {"exact_match", "f1"}
     questions = make_questions(40, seed=2, answerable=0.7)
     assert result.majority == sum(not question.answers for question in questions) / 40
     assert result.test["f1"] > result.majority + 0.3
     predictions = read_lines(output / "predictions.jsonl")
-    assert [set(row) for row in predictions] == [{"id", "prediction"}] * 40
     assert [row["id"] for row in predictions] == [question.id for question in questions]
     assert all(row["prediction"] in question.context for row, question in zip(predictions, questions, strict=True))
     assert 0 < sum(row["prediction"] == "" for row in predictions) < 40
-
-    stock = AutoModelForTokenClassification if family == "eurobert" else AutoModelForQuestionAnswering
-    loaded, report = stock.from_pretrained(output / "model", output_loading_info=True)
-    assert not report["missing_keys"]
-    assert loaded.config.id2label == {0: "start", 1: "end"}
-    for row, question in zip(predictions[:12], questions, strict=False):
-        answer = stock_answer(output / "model", question.question, question.context)
-        assert answer == row["prediction"]
-    encoder, whole = AutoModel.from_pretrained(output / "model"), loaded.base_model.state_dict()
-    assert all(
-        torch.equal(weight, whole[name]) for name, weight in encoder.state_dict().items() if "pooler" not in name
-    )
-
-
-@pytest.mark.parametrize("family", ["eurobert", "modernbert"])
-def test_answers_are_in_fp32_as_a_stock_class_gives_them(tmp_path, family, monkeypatch):
-    """The Trainer wraps forward in autocast, and leaves it so."""
-    monkeypatch.setattr("toolkit.finetuning.trainer.choose_autocast", lambda threads: "bf16")
-    task, questions = QuestionAnswering(QUICK), make_questions(12, seed=0)
-    source = open_source(str(save_encoder(family, tmp_path / "model")))
-    data = Questions({}, {Split.TRAIN: questions})
-    features = task.encode(data, source)[Split.TRAIN]
-    network = task.network(data, source)
-    task.fit(network, features, source, folder=tmp_path / "fit")
-    task.save(network, tmp_path / "saved", data)
-    loaded = type(network).from_pretrained(tmp_path / "saved")
-    for ours, stock in zip(task.answer(network, features, source), task.answer(loaded, features, source), strict=True):
-        assert np.array_equal(ours, stock)
+    assert AutoConfig.from_pretrained(output / "model").id2label == {0: "start", 1: "end"}
 
 
 def test_long_contexts_are_read_whole(tmp_path):
@@ -262,24 +197,6 @@ def test_the_loss_leaves_padding_out(tmp_path):
     assert task.loss(logits, torch.tensor([[1, 0, 2]])).item() == pytest.approx(by_hand, rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
-def test_the_trap_of_stock_classes_with_a_random_encoder_is_avoided(tmp_path, kind):
-    """Their question-answering classes look for the encoder under another name than every folder has."""
-    shape = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    config = AutoConfig.for_model(kind, **shape, num_attention_heads=2, num_key_value_heads=1)
-    folder = tmp_path / "decoder"
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    plain_tokenizer().save_pretrained(folder)
-    task, data = QuestionAnswering(QuestionAnsweringSettings()), Questions({}, {})
-    network = task.network(data, open_source(str(folder)))
-    task.save(network, tmp_path / "saved", data)
-    expected = AutoModel.from_pretrained(folder).state_dict()
-    loaded = AutoModelForTokenClassification.from_pretrained(tmp_path / "saved")
-    for found in (network.base_model, loaded.base_model):
-        assert all(torch.equal(weight, found.state_dict()[name]) for name, weight in expected.items())
-    assert loaded.config.id2label == {0: "start", 1: "end"}
-
-
 def tags_of(questions, tmp_path, *, max_length=None):
     source = open_source(str(save_encoder("eurobert", tmp_path / "model")), max_length=max_length)
     task = QuestionAnswering(PAPER)
@@ -375,13 +292,3 @@ def test_truncated_questions_are_counted(tmp_path, capsys):
     model = save_encoder("bert", tmp_path / "model")
     finetune("qa", model, train=files["train"], test=test, output=tmp_path / "out", settings=QUICK)
     assert "long.json: 1 of 1 question truncated." in " ".join(capsys.readouterr().out.split())
-
-
-def test_an_offset_that_does_not_match_leaves_nothing_behind(tmp_path):
-    files = make_files(tmp_path)
-    wrong = write_questions(tmp_path / "wrong.json", [Question("x", "w1 w2", "w3", (Answer(1, "w2"),))])
-    with pytest.raises(UserError, match=r"wrong\.json, question 'x': .* expected 'w2', found '1 '"):
-        finetune(
-            "qa", save_encoder("bert", tmp_path / "model"), train=files["train"], test=wrong, output=tmp_path / "out"
-        )
-    assert not (tmp_path / "out").exists()

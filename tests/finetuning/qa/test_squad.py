@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.text import write_lines
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.qa.squad import Answer, Question, read_questions
@@ -63,7 +64,7 @@ def test_tables_as_the_hub_has_them(tmp_path):
         },
         {"id": "q2", "context": CONTEXT, "question": "Who read it?", "answers": {"text": [], "answer_start": []}},
     ]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    write_lines(tmp_path / "rows.jsonl", rows)
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     assert read(tmp_path / "rows.jsonl") == QUESTIONS
     assert read(tmp_path / "rows.parquet") == QUESTIONS
@@ -112,13 +113,10 @@ def test_broken_questions_are_named(tmp_path, entry, message):
     ("name", "content", "message"),
     [
         ("dev.json", "[]", "expected an object with 'data', got a list"),
-        ("dev.json", '{"data": []}', "no questions in this file"),
-        ("dev.json", '{"dat": []}', "'data' has to be a list, found only 'dat'"),
         ("dev.json", '{"data": [{"title": "t"}]}', "data[0]: 'paragraphs' has to be a list, found only 'title'"),
         ("dev.json", '{"data": []}\n{"data": []}\n', "line 2: not valid JSON: Extra data, column 1"),
         ("dev.json", b"\xff", "not valid UTF-8 at byte 0"),
         ("dev.jsonl", '{"text": "a"}\n', "row 1: 'context' has to be a string, found only 'text'"),
-        ("dev.tsv", "a\tb\n", "expected a file of questions, got a .tsv file"),
     ],
 )
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
@@ -147,8 +145,6 @@ def test_what_has_no_list_of_questions_is_left_out_alone(tmp_path, name, broken)
     assert [question.id for question in read_questions(path, BadRows("skip"))] == [7]
 
 
-def test_a_missing_file_and_an_empty_context_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none\.json: no such file"):
-        read(tmp_path / "none.json")
+def test_an_empty_context_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"question 'q2': the context is empty"):
         read(write_squad(tmp_path / "dev.json", NONE, context=" \n"))

@@ -55,21 +55,9 @@ class Official:
 
 
 WORDS = [
-    "the",
-    "a",
-    "An",
-    "Beyoncé",
-    "U.S.",
-    "$5",
-    "year-old",
-    "1843",
-    "Ada",
-    "ada",
-    "—",
-    "İstanbul",
-    "...",
+    "the", "a", "An", "Beyoncé", "U.S.", "$5", "year-old", "1843", "Ada", "ada", "—", "İstanbul", "...",
     "the\u00a0cat",
-]
+]  # fmt: skip
 
 
 def answers_at_random(draw):

@@ -6,19 +6,13 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, EuroBertForMaskedLM
 
 from tests.support.hf_encoders import WORDS, save_encoder
-from toolkit.core.errors import NonFiniteError
+from tests.support.text import read_lines, write_lines
 from toolkit.finetuning import Initialization, load_classifier
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
-SETTINGS = SequenceClassificationSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16)
 QUICK = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
-
-
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
 
 
 @pytest.fixture
@@ -31,40 +25,19 @@ def files(tmp_path):
         for number in range(160)
     ]
     names = {"train": rows[:96], "validation": rows[96:120], "test": rows[120:]}
-    return {name: write_rows(tmp_path / f"{name}.jsonl", part) for name, part in names.items()}
-
-
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return {name: write_lines(tmp_path / f"{name}.jsonl", part) for name, part in names.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_any_encoder_learns_and_its_folder_loads(tmp_path, files, family):
-    model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
-    result = finetune("sc", model, output=output, settings=SETTINGS, **files)
-
-    assert result.test["accuracy"] >= 0.9
-    written = json.loads((output / "result.json").read_text())
-    fields = ("task", "metric", "seed", "learning_rate", "steps", "model")
-    assert [written[field] for field in fields] == ["sc", "accuracy", 3, 1e-2, 40, str(model)]
-    assert set(written["validation"]) == set(written["test"]) == {"accuracy", "f1_macro", "mcc"}
-    assert written["majority"] == 0.5
-
-    predictions = read_lines(output / "predictions.jsonl")
-    rows = read_lines(files["test"])
-    assert [row["label"] for row in predictions] == [row["label"] for row in rows]
-    hits = sum(row["prediction"] == row["label"] for row in predictions)
-    assert hits / len(rows) == written["test"]["accuracy"]
-
-    answers = load_classifier(str(output / "model"))([row["text"] for row in rows])
-    assert answers == [row["prediction"] for row in predictions]
-    assert json.loads((output / "model" / "labels.json").read_text()) == [0, 1]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_auto_model_finds_the_trained_encoder(tmp_path, files, family):
+def test_labels_keep_their_type_and_auto_model_finds_the_trained_encoder(tmp_path, files, family):
     model, output = save_encoder(family, tmp_path / family), tmp_path / "out"
     finetune("sc", model, output=output, settings=QUICK, **files)
+    rows = read_lines(files["test"])
+    answers = load_classifier(str(output / "model"))([row["text"] for row in rows])
+    predictions = read_lines(output / "predictions.jsonl")
+    assert [row["label"] for row in predictions] == [row["label"] for row in rows]
+    assert answers == [row["prediction"] for row in predictions]
+    assert json.loads((output / "model" / "labels.json").read_text()) == [0, 1]
     before, after = AutoModel.from_pretrained(model), AutoModel.from_pretrained(output / "model")
     whole = load_classifier(output / "model").network
     inside = whole.base_model if family in ("eurobert", "modernbert") else whole.encoder
@@ -84,18 +57,6 @@ def test_a_stock_classifier_with_mean_pooling_is_saved_where_there_is_one(tmp_pa
     assert stock.config.classifier_pooling == "mean"
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-
-
-def test_the_same_seed_gives_the_same_model_and_another_seed_another(tmp_path, files):
-    model = save_encoder("bert", tmp_path / "model")
-    weights = []
-    for name, seed in (("first", 3), ("again", 3), ("other", 4)):
-        settings = QUICK.model_copy(update={"seed": seed})
-        finetune("sc", model, output=tmp_path / name, settings=settings, **files)
-        torch.rand(7)
-        weights.append(load_classifier(tmp_path / name / "model").network.state_dict())
-    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
-    assert not torch.equal(weights[0]["dense.weight"], weights[2]["dense.weight"])
 
 
 def test_weights_are_trained_in_fp32_whatever_the_folder_holds(tmp_path, files):
@@ -145,7 +106,7 @@ def test_padding_does_not_change_an_answer(tmp_path, files):
 
 def test_string_labels_pairs_and_no_validation(tmp_path):
     rows = [{"a": f"w{n}", "b": f"w{n + 1}", "verdict": "same" if n % 3 else "other"} for n in range(12)]
-    path = write_rows(tmp_path / "pairs.jsonl", rows)
+    path = write_lines(tmp_path / "pairs.jsonl", rows)
     settings = QUICK.model_copy(update={"text_columns": ("a", "b"), "label_column": "verdict"})
     model = save_encoder("bert", tmp_path / "model")
     result = finetune("sc", model, train=path, test=path, output=tmp_path / "out", settings=settings)
@@ -159,16 +120,8 @@ def test_string_labels_pairs_and_no_validation(tmp_path):
 
 def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, capsys):
     rows = [{"text": " ".join(["w1"] * length), "label": length % 2} for length in (5, 32, 33, 100)]
-    path = write_rows(tmp_path / "long.jsonl", rows)
+    path = write_lines(tmp_path / "long.jsonl", rows)
     model = save_encoder("roberta", tmp_path / "model")
     finetune("sc", model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
     # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
     assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
-
-
-def test_divergence_is_said_and_nothing_is_written(tmp_path, files):
-    model = save_encoder("eurobert", tmp_path / "model")
-    settings = QUICK.model_copy(update={"learning_rate": 1e38})
-    with pytest.raises(NonFiniteError, match=r"diverged: .* learning rate 1e\+38"):
-        finetune("sc", model, output=tmp_path / "out", settings=settings, **files)
-    assert list((tmp_path / "out").iterdir()) == []

@@ -81,15 +81,12 @@ def test_lines_are_numbered(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"data\.conll: no sentences in this file\. Give CoNLL columns"),
         ("\n\n# only\n-DOCSTART- O\n", "no sentences in this file"),
         ("a O\nb\n", "line 2: 1 column, but the first row has 2"),
-        ("a O\nb X O\n", "line 2: 3 columns, but the first row has 2"),
         ("a O\nb NN\nc B-X\n", r"line 2: 'NN' is not a tag: expected O, or B- or I-"),
         ("a DT\nb NN\n", r"no tag is O, or B- or I- and a type; found: DT, NN\. .* add --label-type class"),
         ("a O\nb B-\n", "line 2: 'B-' is not a tag"),
         ("1\t\tO\n", "line 1: the token is empty"),
-        ("a S-X\n\nb U-X\n", r"E- or S- tags \(BIOES\) beside L- or U- tags \(BILOU\)\. Write all tags in one scheme"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, message):

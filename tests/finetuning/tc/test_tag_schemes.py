@@ -73,11 +73,6 @@ def test_the_end_of_a_sentence_is_no_neighbour():
     assert detect_scheme([["I-PER"], ["B-PER"]]) is TagScheme.IOB2
 
 
-def test_two_schemes_of_last_tokens_in_one_file():
-    with pytest.raises(ValueError, match=r"BIOES.*BILOU"):
-        detect_scheme([["S-PER"], ["U-PER"]])
-
-
 def test_an_inner_tag_that_continues_nothing_begins_an_entity_as_in_conlleval():
     assert rewritten(["O", "I-PER", "I-PER", "I-LOC"], TagScheme.IOB2) == ["O", "B-PER", "I-PER", "B-LOC"]
 
