@@ -22,6 +22,7 @@ LAYERS = {
     "toolkit.model_folder": 1,
     "toolkit.remote": 1,
     "toolkit.tables": 1,
+    "toolkit.work": 1,
     "toolkit.parallel": 2,
     "toolkit.engine": 3,
     "toolkit.run": 4,
@@ -63,7 +64,7 @@ THIRD_PARTY = {
 
 ONLY_IN = {
     "deepspeed": {"toolkit.engine"},
-    "ray": {"toolkit.execution"},
+    "ray": {"toolkit.execution", "toolkit.work"},
     "fsspec": {"toolkit.remote", "toolkit.preprocess"},
     "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
 }
@@ -76,9 +77,13 @@ EXCEPTIONS = {
 
 GIVEN_AS_TEXT = {
     (
-        "toolkit/experiments/grid/executors.py",
-        "toolkit.experiments.grid.worker:CellRunner",
-    ): "workers import it",
+        "toolkit/work/worker.py",
+        "toolkit.core.processes",
+    ): "the program that runs it",
+    (
+        "toolkit/work/worker.py",
+        "toolkit.work.worker",
+    ): "the program that a command starts",
     (
         "toolkit/experiments/study/pieces.py",
         "toolkit.experiments.study.worker:PieceRunner",

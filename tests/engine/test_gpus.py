@@ -9,9 +9,10 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.engine import gpus
-from toolkit.execution.ray_worker import Setting
-from toolkit.execution.work import ExecutorKind, Resources, Work
-from toolkit.experiments.grid import executors
+from toolkit.experiments.grid import workers
+from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.grid.workers import GridJob
+from toolkit.work.ray import Resources, Setting
 from toolkit.workflows.launch import devices_of_ranks
 
 
@@ -52,9 +53,7 @@ def test_visible_gpus(
     assert gpus.visible_gpus() == visible
     assert gpus.num_devices() == max(1, len(visible))
 
-    items = [Work(key=key, payload=None, resources=Resources(cpus=10**6)) for key in range(4)]
-    with executors.open_executor(ExecutorKind.LOCAL, items, num_workers=None, logs=tmp_path) as local:
-        environments = local._environments
+    environments = workers._places(10**6, None, num_items=4)
     assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == (visible or [None])
 
     if visible and not visible[0].isdecimal():
@@ -72,8 +71,9 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     """Its machines may have GPUs where this one has none."""
     monkeypatch.setenv("DS_ACCELERATOR", accelerator)
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(executors, "RayExecutor", lambda *_, **options: found.append(options))
+    monkeypatch.setattr(workers, "OnRay", lambda *_, **options: found.append(options))
     cluster = SimpleNamespace(name="a cluster", num_gpus=8, nodes=lambda: [None], room=lambda resources: 8)
-    executors._ray(cluster, [Work(key=0, payload=None)], None, tmp_path)
+    command = workers.grid_command(GridFolder(tmp_path))
+    workers._on_ray(cluster, GridJob(GridFolder(tmp_path), []), command, Resources(), most=1, logs=tmp_path)
     assert [options["resources"].gpus for options in found] == [asked]
-    assert Setting("", tmp_path, tmp_path).environment["DS_ACCELERATOR"] == accelerator
+    assert Setting(tmp_path, tmp_path).environment["DS_ACCELERATOR"] == accelerator

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.slurm import Slurm
 from toolkit.core.errors import SettingsError
-from toolkit.execution.slurm import SlurmJobs
+from toolkit.work.slurm import SlurmJobs
 
 
 def keep(folder, *names, behind=()):

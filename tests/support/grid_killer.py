@@ -9,20 +9,22 @@ import sys
 from pathlib import Path
 
 from toolkit.core.files import atomic_write
-from toolkit.experiments.grid import executors, program
-from toolkit.experiments.grid.worker import CellRunner
+from toolkit.experiments.grid import plan, program
+from toolkit.experiments.grid.workers import GridJob
 from toolkit.finetuning import cell
+from toolkit.work.claims import Item
 
 _LAST_RESULT = 5
 
 
-class KilledWhileWriting(CellRunner):
+class KilledWhileWriting(GridJob):
     """Leaves half of its fifth result behind."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_results = 0
+    _num_results = 0
+
+    def do(self, item: Item) -> None:
         vars(cell)["atomic_write"] = self._write_or_die
+        super().do(item)
 
     def _write_or_die(self, path: Path, content: str) -> None:
         self._num_results += path.name == "result.json"
@@ -35,5 +37,8 @@ class KilledWhileWriting(CellRunner):
 
 
 if __name__ == "__main__":
-    vars(executors)["RUNNER"] = "tests.support.grid_killer:KilledWhileWriting"
+    # By its own name, since workers import it.
+    from tests.support import grid_killer
+
+    vars(plan)["GridJob"] = grid_killer.KilledWhileWriting
     program.run_grid(Path(sys.argv[1]), num_workers=2)

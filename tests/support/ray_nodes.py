@@ -66,5 +66,5 @@ def workers_of(node: psutil.Popen) -> list[psutil.Process]:
     for process in node.children(recursive=True):
         # One that has just ended has no command line.
         with suppress(psutil.NoSuchProcess):
-            found += [process] if "ray::ClusterWorker" in " ".join(process.cmdline()) else []
+            found += [process] if "Worker" in " ".join(process.cmdline()[:1]) else []
     return found

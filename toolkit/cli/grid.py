@@ -31,7 +31,7 @@ def command(
     ] = False,
 ) -> None:
     """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
-    from toolkit.execution.work import ExecutorKind
+    from toolkit.work.start import ExecutorKind
 
     kind = ExecutorKind.named(executor)
     from toolkit.experiments.grid.program import run_grid, show_grid

@@ -9,7 +9,7 @@ import typer
 
 from toolkit.cli.options import Device, Mfu
 from toolkit.core.errors import SettingsError
-from toolkit.execution.work import ExecutorKind
+from toolkit.work.start import ExecutorKind
 
 EXAMPLES = (
     "toolkit study paper-from-scratch --dry-run",

@@ -69,6 +69,16 @@ def locked_folder(
         lock.release()
 
 
+def has_flock(path: Path) -> bool:
+    """True where the system frees locks on the file system of a file when their process ends."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+    return True
+
+
 def is_held(path: Path) -> bool:
     """Some process holds the lock `path`; it is not waited for, nor made. False where it cannot be read."""
     try:

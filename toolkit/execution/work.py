@@ -5,10 +5,7 @@ An item is known by its key. What it is about only its declaration and the progr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol
-
-from toolkit.core.errors import SettingsError
 
 Key = Any
 """Hashable; logs show its text."""
@@ -67,24 +64,6 @@ class Lost:
 
 
 Event = Finished | Failed | Lost
-
-
-class ExecutorKind(StrEnum):
-    """Place where work runs."""
-
-    LOCAL = "local"
-    """Processes of this machine."""
-    RAY = "ray"
-    """Actors of a Ray cluster."""
-    SLURM = "slurm"
-    """Jobs of Slurm, which outlive the command."""
-
-    @classmethod
-    def named(cls, name: str) -> "ExecutorKind":
-        """The kind of a name; a SettingsError where there is none."""
-        if name not in set(cls):
-            raise SettingsError(f"unknown executor {name!r}. Choose one of {', '.join(cls)}.")
-        return cls(name)
 
 
 class Executor(Protocol):

@@ -25,7 +25,6 @@ from toolkit.execution.local import LocalExecutor
 from toolkit.execution.ray_actors import RayExecutor
 from toolkit.execution.ray_cluster import Cluster
 from toolkit.execution.scheduling import run_work
-from toolkit.execution.slurm import SlurmJobs
 from toolkit.execution.work import Event, Lost, Resources, Work, WorkShare
 from toolkit.execution.worker import Runner
 from toolkit.preprocess.accounts import Account
@@ -35,6 +34,7 @@ from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
 from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, SourceGroup, group_folder
 from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
+from toolkit.work.slurm import SlurmJobs
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _TASK = "toolkit.preprocess.tasks:open_task"

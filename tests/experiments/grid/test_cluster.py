@@ -5,14 +5,22 @@ import signal
 
 import pytest
 
-from tests.experiments.grid.test_kills import COMMAND, finish, num_done, outputs, start, wait_for
 from tests.support.grids import write_grid
 from tests.support.ray_nodes import two_nodes, workers_of
+from tests.work.test_kills import Grid, finish, start, wait_for
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
 
-GRID = {"rates": (1e-3, 1e-2), "seeds": (0, 1, 2, 3, 4), "steps": 1}
 NUM_CELLS = 40
+
+
+class SmallGrid(Grid):
+    """Cells over all four families."""
+
+    num_items = NUM_CELLS
+
+    def _declared(self, folder):
+        return write_grid(folder.parent, output=folder.name, rates=(1e-3, 1e-2), seeds=(0, 1, 2, 3, 4), steps=1)
 
 
 @pytest.fixture
@@ -34,28 +42,28 @@ def raylet_of(node):
 @pytest.mark.slow
 def test_a_grid_that_loses_worker_command_and_node_gives_the_bytes_of_local_workers(tmp_path, cluster):
     head, other = cluster
-    path, folder = write_grid(tmp_path, **GRID), tmp_path / "out"
-    on_ray = (*COMMAND, path, "--executor", "ray")
+    program, folder = SmallGrid(), tmp_path / "killed"
+    on_ray = (*program.command(folder, NUM_CELLS), "--executor", "ray")
     command = start(*on_ray)
-    wait_for(lambda: workers_of(head) and workers_of(other) and num_done(folder) >= 4, process=command)
-    (killed,) = workers_of(head)
-    killed.kill()
-    wait_for(lambda: num_done(folder) >= 8, process=command)
+    wait_for(lambda: workers_of(head) and workers_of(other) and program.num_done(folder) >= 4, command)
+    (actor,) = workers_of(head)
+    (worker,) = actor.children()
+    actor.kill()
+    wait_for(lambda: program.num_done(folder) >= 8, command)
     command.send_signal(signal.SIGKILL)
     said, _ = command.communicate()
-    assert f"ended by a crash or kill of process {killed.pid} on" in said
-    assert 8 <= num_done(folder) < NUM_CELLS
+    assert f"ended by a crash or kill of process {worker.pid} on" in said
+    assert 8 <= program.num_done(folder) < NUM_CELLS
 
     # At once: workers of the killed command may live.
     command = start(*on_ray)
     before = busy_logs(folder)
     # Each node has one of the new command's workers.
-    wait_for(lambda: len(busy_logs(folder) - before) == 2, process=command)
+    wait_for(lambda: len(busy_logs(folder) - before) == 2, command)
     raylet_of(other).kill()
     said = finish(command)
     assert "ended by a crash or kill of process" in said
     assert f"{NUM_CELLS} of {NUM_CELLS} cells done" in said
-    undisturbed = write_grid(tmp_path, output="undisturbed", **GRID)
-    finish(start(*COMMAND, undisturbed, "--workers", 2))
-    assert outputs(folder) == outputs(tmp_path / "undisturbed")
-    assert outputs(folder)["results.jsonl"].count(b"\n") == NUM_CELLS
+    finish(start(*program.command(tmp_path / "undisturbed", 2)))
+    assert program.outputs(folder) == program.outputs(tmp_path / "undisturbed")
+    assert program.outputs(folder)["results.jsonl"].count(b"\n") == NUM_CELLS

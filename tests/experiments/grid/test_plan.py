@@ -26,11 +26,11 @@ from toolkit.workflows.finetune import finetune
 
 def test_an_item_has_the_seed_and_the_rate_of_its_cell(tmp_path: Path) -> None:
     plan = GridPlan(load_grid(write_grid(tmp_path, kinds=("sc",), seeds=(3, 5))))
-    items = [plan.work(cell) for cell in plan.cells]
+    items = plan.job(plan.cells).items
     settings = [(item.payload.task.settings.seed, item.payload.task.settings.learning_rate) for item in items]
     assert settings == [(3, 1e-3), (5, 1e-3), (3, 1e-2), (5, 1e-2)]
     assert [(cell.seed, cell.learning_rate) for cell in plan.cells] == settings
-    assert len({item.payload.folder.path for item in items}) == 4
+    assert len({item.payload.cell.path for item in items}) == 4
     recorded = [item.payload.record["settings"] for item in items]
     assert [(each["seed"], each["learning_rate"]) for each in recorded] == settings
 

@@ -3,50 +3,26 @@
 import json
 import shutil
 import sys
+import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
-from filelock import FileLock
 from transformers import Trainer
 
 from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
-from toolkit.core.errors import ToolkitError
-from toolkit.execution.work import ExecutorKind, Failed, Finished
 from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
-from toolkit.experiments.grid import worker as grid_worker
-from toolkit.experiments.grid.worker import CellRunner
+from toolkit.experiments.grid.declaration import load_grid
+from toolkit.experiments.grid.plan import GridPlan
 from toolkit.finetuning import Initialization, get_task
+from toolkit.work.claims import Claims, work_on
+from toolkit.work.start import ExecutorKind
 from toolkit.workflows.finetune import finetune
 
 END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
-
-
-class Inline:
-    """Workers that take turns in this process."""
-
-    def __init__(self, num_workers):
-        self.workers, self._items = range(num_workers), {}
-        self._runners = [CellRunner() for _ in range(num_workers)]
-
-    def start(self, worker, work):
-        self._items[worker] = work
-
-    def wait(self, seconds):
-        if not self._items:
-            return []
-        worker, work = next(iter(self._items.items()))
-        del self._items[worker]
-        try:
-            self._runners[worker](work)
-        except ToolkitError as error:
-            return [Failed(worker, work.key, str(error))]
-        return [Finished(worker, work.key)]
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -54,11 +30,11 @@ def ran(monkeypatch):
     """Numbers of cells that the grids of a test had to run; cells run in this process."""
     numbers = []
 
-    def inline(kind, items, *, num_workers, logs):
-        numbers.append(len(items))
-        return nullcontext(Inline(num_workers or 1))
+    def inline(kind, job, command, *, num_workers, logs):
+        numbers.append(len(job.items))
+        return nullcontext(SimpleNamespace(run=lambda look: (work_on(job), look(()))))
 
-    monkeypatch.setattr(grids, "open_executor", inline)
+    monkeypatch.setattr(grids, "open_crew", inline)
     return numbers
 
 
@@ -361,15 +337,18 @@ def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, monkeypatch, capsys,
     assert ran == [1]
 
 
-def test_a_cell_that_another_process_writes_is_left_to_it(tmp_path, monkeypatch, ran):
+def test_a_cell_that_a_process_of_an_earlier_command_is_at_is_left_to_it(tmp_path, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
-    lock = tmp_path / "out" / ".locks" / "eurobert" / "sc" / "lr-0.001" / "seed-0.lock"
+    plan = GridPlan(load_grid(path))
+    claims = Claims(plan.job(plan.cells))
+    claims.claim()
+    waiting = threading.Thread(target=lambda: grids.run_grid(path))
+    waiting.start()
+    waiting.join(5)
     cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-0"
-    monkeypatch.setattr(grid_worker, "_SECONDS_TO_END", 0.1)
-    lock.parent.mkdir(parents=True)
-    with FileLock(lock):
-        assert grids.run_grid(path) == 1
-    assert [file.name for file in cell.iterdir()] == ["error.txt"]
-    assert f"a worker of an earlier command still writes {cell}" in (cell / "error.txt").read_text()
-    assert grids.run_grid(path) == 0
-    assert not (tmp_path / "out" / ".locks").exists()
+    assert waiting.is_alive()
+    assert not cell.exists()
+    claims.close()
+    waiting.join(60)
+    assert (cell / "result.json").exists()
+    assert not (tmp_path / "out" / ".work").exists()

@@ -4,9 +4,9 @@ import shlex
 
 from tests.support.grids import write_grid
 from tests.support.slurm import Slurm
-from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.program import run_grid
+from toolkit.work.start import ExecutorKind
 
 
 def test_as_many_jobs_run_the_grid_as_it_has_trainings_left(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ class CellFolder:
         self.model, self.error_file = path / "model", path / "error.txt"
         self.declared_file, self.diverged_file = path / "declared.json", path / "diverged.json"
 
-    @cached_property
+    @property
     def score(self) -> Score | None:
         """Scores of a finished cell; None where it has not finished."""
         try:

@@ -6,25 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
-from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.cells import Cell, Outcome
-from toolkit.experiments.grid.display import GridTally
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.selection import Selected, select
+from toolkit.experiments.grid.view import GridView
 from toolkit.finetuning.precision import versions_and_device
 from toolkit.finetuning.settings import UNTRAINED
+from toolkit.work.start import ExecutorKind
 
 _MOST_NAMED = 20
 
 
-def select_rates(plan: GridPlan, tally: GridTally) -> Selected:
+def select_rates(plan: GridPlan, view: GridView) -> Selected:
     """The chosen rates so far; one of which a seed diverged cannot be chosen."""
-    return select(plan.cells, [tally.scores[cell] for cell in plan.cells if cell in tally.scores])
+    return select(plan.cells, [view.scores[cell] for cell in plan.cells if cell in view.scores])
 
 
-def remove_unchosen_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
+def remove_unchosen_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
     """Remove the models of all rates but the chosen one, where all cells of a model and task have ended well."""
-    open_groups = {cell.group for cell in plan.cells if cell in tally.failed or not tally.has_ended(cell)}
+    open_groups = {cell.group for cell in plan.cells if cell in view.failed or not view.has_ended(cell)}
     for cell in plan.cells:
         if cell.group not in open_groups and not _is_chosen(cell, selected):
             shutil.rmtree(plan.folder.place(cell).model, ignore_errors=True)
@@ -64,9 +64,9 @@ def print_start(
         screen.print(f"{counted(number, 'cell')} made with {name} {was} (now {now}): kept as they are")
 
 
-def print_outcome(plan: GridPlan, tally: GridTally) -> None:
+def print_outcome(plan: GridPlan, view: GridView) -> None:
     """Print the chosen rates, and what has no score or no model."""
-    screen, selected = console(), select_rates(plan, tally)
+    screen, selected = console(), select_rates(plan, view)
     for model, tasks in selected.items():
         for task, entry in tasks.items():
             spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"
@@ -76,24 +76,24 @@ def print_outcome(plan: GridPlan, tally: GridTally) -> None:
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
                 f"{counted(len(entry['seeds']), 'seed')}{rate}"
             )
-    _print_diverged(plan, tally, selected)
-    _print_missing_models(plan, tally, selected)
-    outcomes: list[Outcome] = [*tally.scores.values(), *tally.diverged.values()]
+    _print_diverged(plan, view, selected)
+    _print_missing_models(plan, view, selected)
+    outcomes: list[Outcome] = [*view.scores.values(), *view.diverged.values()]
     devices = Counter((outcome.made_by or {}).get("device") for outcome in outcomes)
     del devices[None]
     if len(devices) > 1:
         shares = ", ".join(f"{device} ({counted(number, 'cell')})" for device, number in devices.items())
         screen.print(f"made on {len(devices)} devices, for which scores may differ: {shares}")
     screen.print(f"written to {plan.folder}: results.jsonl, selected.json, cells/")
-    for cell in list(tally.failed)[:_MOST_NAMED]:
+    for cell in list(view.failed)[:_MOST_NAMED]:
         screen.print(f"failed: {cell}, see {plan.folder.place(cell).error_file}")
-    if tally.failed:
-        screen.print(f"{counted(len(tally.failed), 'cell')} failed. The same command tries them again.")
+    if view.failed:
+        screen.print(f"{counted(len(view.failed), 'cell')} failed. The same command tries them again.")
 
 
-def _print_diverged(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
+def _print_diverged(plan: GridPlan, view: GridView, selected: Selected) -> None:
     seeds: dict[tuple[tuple[str, str], float], list[int]] = defaultdict(list)
-    for cell in sorted(tally.diverged):
+    for cell in sorted(view.diverged):
         seeds[cell.group, cell.learning_rate].append(cell.seed)
     lines = [
         f"{' '.join(group)} lr {rate!r}: not chosen, since it diverged: seed {first_few([str(seed) for seed in own])}"
@@ -104,9 +104,9 @@ def _print_diverged(plan: GridPlan, tally: GridTally, selected: Selected) -> Non
     _print_some(lines, "diverged")
 
 
-def _print_missing_models(plan: GridPlan, tally: GridTally, selected: Selected) -> None:
+def _print_missing_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
     keep = plan.grid.grid.keep_models
-    wanted = [cell for cell in tally.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
+    wanted = [cell for cell in view.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
     missing = [cell for cell in wanted if cell.kind not in UNTRAINED and not plan.folder.place(cell).model.is_dir()]
     if missing:
         console().print(

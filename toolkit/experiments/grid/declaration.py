@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings, explain
 from toolkit.core.text import home_hint
-from toolkit.execution.slurm import SlurmSettings
 from toolkit.finetuning.settings import UNTRAINED
 from toolkit.run.folder import range_of
 from toolkit.run.toml_files import read_toml, validated
+from toolkit.work.slurm import SlurmSettings
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
 _NEEDED = {

@@ -50,9 +50,8 @@ class GridFolder:
         self.selected_file = self.path / "selected.json"
         self.cells = self.path / "cells"
         self.logs = self.path / "workers"
-        # Needed while the grid runs: encoders of checkpoints, locks, and weights that several cells answer with.
+        # Needed while the grid runs: encoders of checkpoints, and weights that several cells answer with.
         self.exports = self.path / ".encoders"
-        self.locks = self.path / ".locks"
         self.trainings = self.path / ".trainings"
         self.jobs_file = self.path / "jobs.json"
 

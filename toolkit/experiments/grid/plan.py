@@ -11,14 +11,13 @@ from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
-from toolkit.execution.work import Resources, Work
 from toolkit.experiments.encoders import check_model
 from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid, make_grid
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.inputs import HubAccess, resolve_models, resolve_task
-from toolkit.experiments.grid.worker import CellTask
+from toolkit.experiments.grid.workers import CellTask, GridJob
 from toolkit.finetuning import FinetuningSettings, Keep, Task, get_task
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import UNTRAINED
@@ -67,22 +66,19 @@ class GridPlan:
         found = {threads for cell in self.cells if (threads := self._settings(cell).threads) is not None}
         self._cpu_precisions = {threads: choose_autocast(threads) for threads in sorted(found)}
 
-    def work(self, cell: Cell) -> Work:
-        """Item for a worker; `choose_precisions` comes first."""
-        task = self.task(cell)
-        cpus = task.task.settings.threads or 1
-        return Work(cell, task, group=cell.group, claim=self.training(cell), resources=Resources(cpus))
+    def job(self, cells: Iterable[Cell]) -> GridJob:
+        """These cells, for workers; `choose_precisions` comes first."""
+        return GridJob(self.folder, [(self.training(cell), self.task(cell)) for cell in cells])
 
     def task(self, cell: Cell) -> CellTask:
         """Everything that running a cell takes."""
         settings, training = self._settings(cell), self.training(cell)
         alike = self.cells_by_training[training]
         return CellTask(
-            folder=self.folder.place(cell),
+            cell=cell,
             task=replace(self._tasks[cell.task], settings=settings),
             model=self._models[cell.model],
             keep=Keep.SCORES if self.grid.grid.keep_models == "none" or cell.kind in UNTRAINED else Keep.MODEL,
-            lock=self.folder.locks / f"{training}.lock",
             training=self.folder.trainings / training if len(alike) > 1 else None,
             groups=frozenset(other.group for other in alike),
             cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
@@ -108,8 +104,10 @@ class GridPlan:
     def outcome(self, cell: Cell) -> Outcome | None:
         """Outcome of a cell; None of one that is to be run, as one that diverged and is declared otherwise now."""
         place = self.folder.place(cell)
-        diverged = place.diverged if place.score is None else None
-        return place.score if diverged is None or self._changes(cell) else diverged
+        if (score := place.score) is not None:
+            return score
+        diverged = place.diverged
+        return None if diverged is None or self._changes(cell) else diverged
 
     def finished(self) -> dict[Cell, Outcome]:
         """Outcomes of the cells that have finished; one that was declared otherwise, or had other data, is refused."""

@@ -11,9 +11,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
-from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, ExecutorKind, Failed, Finished
-from toolkit.experiments.grid.cells import Cell, Outcome, Score
+from toolkit.experiments.grid.cells import Cell, Outcome
 from toolkit.experiments.grid.choice import (
     counted_cells,
     print_outcome,
@@ -22,11 +20,13 @@ from toolkit.experiments.grid.choice import (
     select_rates,
 )
 from toolkit.experiments.grid.declaration import Grid, load_grid
-from toolkit.experiments.grid.display import GridTally, shown
-from toolkit.experiments.grid.executors import open_executor, submit_commands
 from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
-from toolkit.experiments.grid.sharing import GridShare, logs_folder
+from toolkit.experiments.grid.view import GridView
+from toolkit.experiments.grid.workers import grid_command, open_crew, submit_commands
+from toolkit.work.commands import Command
+from toolkit.work.show import shown
+from toolkit.work.start import ExecutorKind
 
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
@@ -42,27 +42,33 @@ def run_grid(
     Without a number of workers there is one per GPU, or as many as the cores hold at the cells' number of threads.
     """
     plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
-    with GridShare(plan) as share:
-        tally = _begin(plan, share, executor)
-        if missing := [cell for cell in plan.cells if not tally.has_ended(cell)]:
-            plan.check_models(missing)
-            if executor is ExecutorKind.SLURM:
-                return _submit(plan, share, most=min(num_workers or 1, len({*map(plan.training, missing)})))
+    with grid_command(plan.folder) as command:
+        outcomes = _begin(plan, command, executor)
+        missing = [cell for cell in plan.cells if cell not in outcomes]
+        plan.check_models(missing)
+        if missing and executor is ExecutorKind.SLURM:
+            with command.locked():
+                most = min(num_workers or 1, len({*map(plan.training, missing)}))
+                submit_commands(plan.folder, plan.grid.slurm, most=most)
+            return 0
+        if missing:
             plan.choose_precisions()
-            items, logs = [plan.work(cell) for cell in missing], logs_folder(plan)
-            opened = open_executor(executor, items, num_workers=num_workers, logs=logs)
-            with opened as workers, shown(tally) as display:
-                run_work(items, workers, share=share, observer=display)
-        _end(plan, share, tally)
-    print_outcome(plan, tally)
-    return 1 if tally.failed else 0
+        job = plan.job(missing)
+        view = GridView(plan.folder, plan.cells, outcomes, job)
+        if missing:
+            opened = open_crew(executor, job, command, num_workers=num_workers, logs=plan.folder.logs)
+            with opened as crew, shown(view) as look:
+                crew.run(look)
+        _end(plan, command, view)
+    print_outcome(plan, view)
+    return 1 if view.failed else 0
 
 
 def submit_grid(grid: Grid, *, behind: Collection[str]) -> None:
     """Submit a grid whose models are still to be made, as a job of Slurm behind those with these ids."""
     plan = GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
-    with GridShare(plan) as share, share.locked():
-        _declare(grid, plan, share)
+    with grid_command(plan.folder) as command, command.locked():
+        _declare(grid, plan, command)
         submit_commands(plan.folder, grid.slurm, most=1, behind=behind)
 
 
@@ -91,71 +97,53 @@ def show_grid(path: Path) -> None:
         screen.print(f"would be fetched from the Hugging Face hub first: {', '.join(plan.unfetched)}")
 
 
-def _submit(plan: GridPlan, share: GridShare, *, most: int) -> int:
-    with share.locked():
-        submit_commands(plan.folder, plan.grid.slurm, most=most)
-    return 0
-
-
-def _begin(plan: GridPlan, share: GridShare, executor: ExecutorKind) -> GridTally:
-    with share.locked():
+def _begin(plan: GridPlan, command: Command, executor: ExecutorKind) -> dict[Cell, Outcome]:
+    with command.locked():
         outcomes = plan.finished()
-        _declare(plan.grid, plan, share)
-        tally = GridTally(plan.cells, outcomes, settle=lambda event: _settle(plan, share, event))
+        _declare(plan.grid, plan, command)
         # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
-        _write_results(plan, tally)
-        print_start(plan, outcomes, share.others(), executor)
-    return tally
+        _write_results(plan, GridView(plan.folder, plan.cells, outcomes, plan.job(())))
+        print_start(plan, outcomes, command.others(), executor)
+    return outcomes
 
 
-def _declare(grid: Grid, plan: GridPlan, share: GridShare) -> None:
+def _declare(grid: Grid, plan: GridPlan, command: Command) -> None:
     declaration = tomli_w.dumps(grid.model_dump(mode="json", exclude_none=True))
-    share.join(declaration)
+    command.join(declaration, otherwise="another grid file, or other checkpoints of its runs")
+    if not command.others():
+        shutil.rmtree(plan.folder.logs, ignore_errors=True)
     atomic_write(plan.folder.declaration_file, declaration)
 
 
-def _end(plan: GridPlan, share: GridShare, tally: GridTally) -> None:
-    with share.locked():
+def _end(plan: GridPlan, command: Command, view: GridView) -> None:
+    _see(view)
+    with command.locked():
         # Cells that failed here, and that another command has finished since.
-        for cell in [cell for cell in tally.failed if plan.outcome(cell) is not None]:
-            del tally.failed[cell]
-            tally.add(Finished(NOBODY, cell))
-        _write_results(plan, tally)
-        if tally.num_left == len(tally.failed) == len(share.others()) == 0:
+        for cell in list(view.failed):
+            if (outcome := plan.outcome(cell)) is not None:
+                view.keep(outcome)
+        _write_results(plan, view)
+        if view.num_left == len(view.failed) == len(command.others()) == 0:
             # Needed only while the grid runs.
-            for folder in (plan.folder.exports, plan.folder.locks, plan.folder.trainings):
+            for folder in (plan.folder.exports, plan.folder.trainings, command.work):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _settle(plan: GridPlan, share: GridShare, event: Finished | Failed) -> Outcome | None:
-    """Outcome of a cell; writes a line of results.jsonl, or error.txt, unless another command has run it."""
-    if isinstance(event, Failed):
-        if event.worker != NOBODY:
-            plan.folder.place(event.key).fail(event.message)
-        return None
-    outcome = _outcome(plan, event.key)
-    if isinstance(outcome, Score) and event.worker != NOBODY:
-        with share.locked():
-            plan.folder.append(outcome)
-    return outcome
-
-
-def _outcome(plan: GridPlan, cell: Cell) -> Outcome:
-    outcome, begun = plan.outcome(cell), time.monotonic()
-    # Another machine has written it: NFS may show that a minute later.
-    while outcome is None and time.monotonic() - begun < _SECONDS_TO_SEE:
+def _see(view: GridView) -> None:
+    """Wait until all results are there: what another machine has written, NFS may show a minute later."""
+    begun = time.monotonic()
+    while view.num_left:
+        if time.monotonic() - begun > _SECONDS_TO_SEE:
+            raise UserError(
+                f"{counted(view.num_left, 'cell')} finished on other machines, but {_SECONDS_TO_SEE:.0f} seconds later "
+                "the results are not seen here. All machines need one file system; the same command goes on."
+            )
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-        outcome = plan.outcome(cell)
-    if outcome is None:
-        raise UserError(
-            f"{cell} has finished on another machine, but {plan.folder.place(cell).path} does not show its result "
-            f"{_SECONDS_TO_SEE:.0f} seconds later. All machines need one file system; the same command goes on."
-        )
-    return outcome
+        view.look()
 
 
-def _write_results(plan: GridPlan, tally: GridTally) -> None:
-    selected = select_rates(plan, tally)
-    plan.folder.write_results(tally.scores.values(), selected)
+def _write_results(plan: GridPlan, view: GridView) -> None:
+    selected = select_rates(plan, view)
+    plan.folder.write_results(view.scores.values(), selected)
     if plan.grid.grid.keep_models == "chosen":
-        remove_unchosen_models(plan, tally, selected)
+        remove_unchosen_models(plan, view, selected)

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from toolkit.core.settings import Settings
-from toolkit.execution.slurm import SlurmSettings
 from toolkit.experiments.grid.declaration import GridSettings, PathText, ReportSettings, TaskEntry
 from toolkit.run.toml_files import find_toml, read_toml, validated
+from toolkit.work.slurm import SlurmSettings
 
 PUBLISHED = "published"
 """Names of models as the paper's authors gave them; see `toolkit.experiments.study.names`."""

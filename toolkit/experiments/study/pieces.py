@@ -16,12 +16,13 @@ from toolkit.execution.local import LocalExecutor
 from toolkit.execution.ray_actors import RayExecutor
 from toolkit.execution.ray_cluster import Cluster
 from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, Event, Executor, ExecutorKind, Failed, Lost, Resources, Work, WorkShare
+from toolkit.execution.work import NOBODY, Event, Executor, Failed, Lost, Resources, Work, WorkShare
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.live import StudyState, shown
 from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
 from toolkit.experiments.study.worker import PieceTask
+from toolkit.work.start import ExecutorKind
 
 RUNNER = "toolkit.experiments.study.worker:PieceRunner"
 """Name of what trains pieces, as `LocalExecutor` takes it."""

@@ -13,8 +13,6 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted, first_few, rounded
-from toolkit.execution.slurm import SlurmJobs, SlurmSettings
-from toolkit.execution.work import ExecutorKind
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
@@ -28,6 +26,8 @@ from toolkit.run.divergence import read_divergence
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import to_toml
 from toolkit.run.metrics import read_lines
+from toolkit.work.slurm import SlurmJobs, SlurmSettings
+from toolkit.work.start import ExecutorKind
 
 # Labels that a report reads off the checkpoint itself.
 _OF_THE_CHECKPOINT = {"objective", "clm_share", "mask_ratio", "budget_steps", "seed"}

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from toolkit.core.console import console
 from toolkit.core.files import shipped_folder
-from toolkit.execution.slurm import SlurmJobs
 from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.program import submit_grid
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
+from toolkit.work.slurm import SlurmJobs
 
 
 def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> None:

@@ -1,0 +1,114 @@
+"""What a grid shows while it runs, from its files: lines, counts, and a table."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.grid.view import GridView
+from toolkit.work.claims import Claims, Item, Job
+from toolkit.work.show import Pace
+
+CELLS = [Cell("m", task, "sc", seed, 1e-3) for task in ("a", "b") for seed in (0, 1)]
+VALIDATION = dict(zip(CELLS, (0.5, 0.25, 0.75, 0.5), strict=True))
+
+
+def score(cell):
+    return Score(**cell._asdict(), metric="accuracy", validation={"accuracy": VALIDATION[cell]}, test={"accuracy": 0.0})
+
+
+class Cells(Job):
+    """Cells of a grid that ends them as it is told."""
+
+    def __init__(self, folder):
+        super().__init__(folder.path / ".work", [Item(str(cell)) for cell in CELLS[1:]])
+        self.folder.mkdir(parents=True)
+        self.grid = folder
+
+    def is_done(self, item):
+        return False
+
+    def begin(self, number):
+        claims = [Claims(self) for _ in range(number)]
+        return claims, [each.claim() for each in claims]
+
+    def finish(self, cell, claims, message=None):
+        place = self.grid.place(cell)
+        place.path.mkdir(parents=True, exist_ok=True)
+        if message is None:
+            place.result_file.write_text(json.dumps(score(cell).model_dump()))
+        claims.end(claims.items[str(cell)], message)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Cells(GridFolder(tmp_path))
+
+
+def view_of(job):
+    """An hour passes at each look at the clock."""
+    view, hours = GridView(job.grid, CELLS, {CELLS[0]: score(CELLS[0])}, job), iter(range(0, 3600 * 100, 3600))
+    view.pace = Pace(view.num_done, clock=lambda: next(hours))
+    return view
+
+
+def told(view):
+    view.look()
+    return [line.text for line in view.news()]
+
+
+def test_lines_tell_score_counts_rate_and_what_is_left(job):
+    view = view_of(job)
+    (first, second), _ = job.begin(2)
+    assert told(view) == []
+    job.finish(CELLS[1], first)
+    first.claim()
+    # One cell of this command in two hours; what was done before is no work.
+    assert told(view) == [
+        "m a lr 0.001 seed 1: validation accuracy 0.2500; 2 of 4 cells done, 2 running, 0 cells/h, 4:00:00 left"
+    ]
+    job.finish(CELLS[2], second)
+    job.finish(CELLS[3], first, "broken")
+    lines = told(view)
+    assert lines[0].startswith("m b lr 0.001 seed 1 failed: broken; 3 of 4 cells done, 0 running, 1 failed, ")
+    assert lines[1].startswith("m b lr 0.001 seed 0: validation accuracy 0.7500, best of b so far; 3 of 4")
+    assert told(view) == []
+
+
+def test_the_same_failure_is_told_in_full_once(job):
+    view, (claims, *_) = view_of(job), job.begin(1)[0]
+    for cell in CELLS[2:]:
+        job.finish(cell, claims, "train.tsv: no column 'label'\nTraceback (most recent call last):")
+    assert sorted(line.split(";")[0].partition("failed")[2] for line in told(view)) == [
+        " as the one before",
+        ": train.tsv: no column 'label'",
+    ]
+
+
+def test_a_cell_that_failed_and_is_done_since_has_not_failed(job):
+    view, (claims, *_) = view_of(job), job.begin(1)[0]
+    job.finish(CELLS[1], claims, "broken")
+    assert len(told(view)) == 1
+    next(job.folder.glob("*.error")).unlink()
+    assert told(view) == []
+    job.finish(CELLS[1], claims)
+    assert "validation accuracy" in told(view)[0]
+    assert view.failed == {}
+
+
+def test_the_table_has_a_row_per_task(job):
+    view, (claims, _) = view_of(job), job.begin(2)[0]
+    job.finish(CELLS[3], claims, "broken")
+    view.look()
+    screen = Console(width=120, record=True, file=StringIO())
+    screen.print(view.picture())
+    shown = screen.export_text()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert rows == [
+        ["a", "1/2", "1", "0", "0", "validation accuracy 0.5000 (m, lr 0.001)"],
+        ["b", "0/2", "1", "0", "1", ""],
+    ]
+    assert "1 of 4 cells done, 2 running, 1 failed, 1 cells/h, 2:00:00 left" in shown

@@ -1,0 +1,135 @@
+"""A grid as its files show it: counts, the best score of each task so far, and what was told of each cell."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
+from toolkit.experiments.grid.folder import GridFolder
+from toolkit.work.claims import Claims, Job
+from toolkit.work.commands import commands_at
+from toolkit.work.show import Line, Pace
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class GridView:
+    """Cells that have ended, those in `outcomes` and those of a job since then."""
+
+    def __init__(self, folder: GridFolder, cells: Sequence[Cell], outcomes: Mapping[Cell, Outcome], job: Job) -> None:
+        self.scores, self.diverged, self.failed = dict[Cell, Score](), dict[Cell, Diverged](), dict[Cell, str]()
+        self.totals, self.best = Counter(cell.task for cell in cells), dict[str, Score]()
+        self.running = Counter[str]()
+        self._folder, self._claims, self._work = folder, Claims(job), job.folder
+        self._cells = {str(cell): cell for cell in cells}
+        for cell in sorted(outcomes):
+            self.keep(outcomes[cell])
+        self.pace = Pace(self.num_done)
+        self._told, self._new = set[tuple[tuple[str, str], str]](), list[Cell]()
+
+    def keep(self, outcome: Outcome) -> None:
+        """Count an outcome."""
+        cell = outcome.cell
+        self.failed.pop(cell, None)
+        if isinstance(outcome, Diverged):
+            self.diverged[cell] = outcome
+            return
+        self.scores[cell] = outcome
+        best = self.best.get(cell.task)
+        if best is None or _main(outcome) > _main(best):
+            self.best[cell.task] = outcome
+
+    def look(self) -> None:
+        """Read what has ended since the last look; a result that another machine's cache hides is read later."""
+        claims = self._claims
+        claims.look()
+        self.running = Counter(self._cells[key].task for key in claims.begun)
+        failed = {self._cells[key]: message for key, message in claims.failed.items()}
+        self._new += [cell for cell in failed if cell not in self.failed]
+        self.failed = failed
+        for cell in map(self._cells.__getitem__, claims.done):
+            if cell not in self.scores and cell not in self.diverged:
+                place = self._folder.place(cell)
+                if (outcome := place.score or place.diverged) is not None:
+                    self.keep(outcome)
+                    self._new.append(cell)
+
+    @property
+    def num_done(self) -> int:
+        """Cells that have finished, with scores or diverged."""
+        return len(self.scores) + len(self.diverged)
+
+    @property
+    def num_left(self) -> int:
+        """Cells that have neither finished nor failed."""
+        return self.totals.total() - self.num_done - len(self.failed)
+
+    def has_ended(self, cell: Cell) -> bool:
+        """True once a cell has finished or failed."""
+        return cell in self.scores or cell in self.diverged or cell in self.failed
+
+    def is_over(self) -> bool:
+        """True where no cell is left, or no command runs them."""
+        return not self.num_left or not commands_at(self._work)
+
+    def news(self) -> Iterator[Line]:
+        """A line for each cell that ended, with how far the grid is."""
+        summary = self.summary()
+        while self._new:
+            cell = self._new.pop(0)
+            yield Line(f"{self._described(cell)}; {summary}", is_news=cell not in self.scores)
+
+    def _described(self, cell: Cell) -> str:
+        if (score := self.scores.get(cell)) is not None:
+            is_best = self.best[cell.task] is score
+            return f"{cell}: {_score_text(score)}" + f", best of {cell.task} so far" * is_best
+        if cell in self.diverged:
+            return f"{cell} diverged: {self.diverged[cell].message}"
+        # A broken file fails all cells of its task.
+        key = cell.group, self.failed[cell]
+        # The traceback of a bug is in error.txt.
+        text = self.failed[cell].partition("\nTraceback")[0]
+        message = "failed as the one before" if key in self._told else f"failed: {text}"
+        self._told.add(key)
+        return f"{cell} {message}"
+
+    def summary(self) -> str:
+        """'12 of 96 cells done, 2 running, 1 failed, 310 cells/h, 0:16:00 left'."""
+        parts = [f"{self.num_done:,} of {self.totals.total():,} cells done", f"{self.running.total():,} running"]
+        parts += [f"{len(cells):,} {name}" for name, cells in self._troubles() if cells]
+        parts.append(self.pace.text(self.num_done + len(self.failed), self.num_left, "cells"))
+        return ", ".join(filter(None, parts))
+
+    def _troubles(self) -> tuple[tuple[str, Mapping[Cell, object]], ...]:
+        return ("diverged", self.diverged), ("failed", self.failed)
+
+    def picture(self) -> "Table":
+        """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the sums."""
+        from rich.table import Table
+
+        table = Table("task", caption=self.summary(), caption_justify="left")
+        for name in ("done", "running", "diverged", "failed"):
+            table.add_column(name, justify="right")
+        table.add_column("best so far", overflow="fold")
+        scored, diverged, failed = (
+            Counter(cell.task for cell in cells) for cells in (self.scores, self.diverged, self.failed)
+        )
+        for task, total in self.totals.items():
+            best = self.best.get(task)
+            rate = f", lr {best.cell.learning_rate!r}" if best and best.cell.learning_rate else ""
+            about = "" if best is None else f"{_score_text(best)} ({best.cell.model}{rate})"
+            done = scored[task] + diverged[task]
+            counts = (self.running[task], diverged[task], failed[task])
+            table.add_row(task, f"{done:,}/{total:,}", *(f"{count:,}" for count in counts), about)
+        return table
+
+
+def _main(score: Score) -> float:
+    """Score that a task's best is chosen by: validation, or test where there is none."""
+    return (score.validation or score.test)[score.metric]
+
+
+def _score_text(score: Score) -> str:
+    split = "validation" if score.validation else "test"
+    return f"{split} {score.metric} {_main(score):.4f}"

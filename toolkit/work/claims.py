@@ -1,0 +1,255 @@
+"""Items that equal processes share, on any machines that see one folder: each takes a free one, does it, and goes on.
+
+Nobody assigns. All that the processes know of one another are files in the job's folder: the lock of an item, which the
+system frees when its holder ends, a line for each attempt at it, and how it ended. Results themselves say whether an
+item is done, and are asked before it is begun.
+"""
+
+import hashlib
+import os
+import re
+import socket
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from toolkit.core.errors import ToolkitError
+from toolkit.core.files import atomic_write
+from toolkit.core.locks import is_held, try_lock
+
+_MOST_LOSSES = 2
+_SECONDS_BETWEEN_LOOKS = 0.5
+_LOST = "lost: "
+"""How a line begins that says why the attempt of the line before it came to nothing."""
+
+
+class StoppedError(Exception):
+    """The process was asked to stop, and what it was at has saved: its item is free, and not failed."""
+
+
+class BrokenError(Exception):
+    """An item has failed by a bug or a broken device: its process should do no other one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A part of a job."""
+
+    key: str
+    payload: Any = None
+    """All that doing it takes, as plain data."""
+    group: Hashable = None
+    """What a process keeps from one item to the next, such as loaded data."""
+    claim: str = ""
+    """Items of one claim are done by one process, one after another; empty: the item alone."""
+    needs: tuple[str, ...] = ()
+    """Keys of items that have to be done first. One that is not among the items is done."""
+
+    @property
+    def claimed_as(self) -> str:
+        """What a process has to hold to do the item."""
+        return self.claim or self.key
+
+
+class Job:
+    """Items of a folder, and how one is done; worker processes get a copy.
+
+    A subclass keeps what it has loaded in attributes that it fills when it does its first item.
+    """
+
+    def __init__(self, folder: Path, items: Sequence[Item]) -> None:
+        self.folder, self.items = folder, items
+
+    def do(self, item: Item) -> None:
+        """Do an item. Raises ToolkitError where it fails and the process is as good as before."""
+        raise NotImplementedError
+
+    def is_done(self, item: Item) -> bool:
+        """True where the result of an item is there."""
+        raise NotImplementedError
+
+    def fail(self, item: Item, message: str) -> None:
+        """Keep the message of an item that failed where users look for it."""
+
+
+class Claims:
+    """The items of a job as their files were at the last look, and the claim that this process holds."""
+
+    def __init__(self, job: Job) -> None:
+        self.items = {item.key: item for item in job.items}
+        assert len(self.items) == len(job.items), "two items have one key"
+        # Items that wait for one another would never begin.
+        order = TopologicalSorter({item.key: item.needs for item in job.items}).static_order()
+        self._needy = [item for key in order if (item := self.items.get(key)) is not None and item.needs]
+        self._job, self._names = job, {key: _file_name(key) for key in self.items}
+        self.done, self.failed, self.begun = set[str](), dict[str, str](), set[str]()
+        self._held: tuple[str, FileLock] | None = None
+        self._group: Hashable = None
+
+    def look(self) -> None:
+        """Find out which items are begun, done and failed; what needs a failed one has failed as well."""
+        with suppress(FileNotFoundError):
+            names = set(os.listdir(self._job.folder))
+            self.done, self.begun, errors = (
+                {key for key, name in self._names.items() if f"{name}.{end}" in names}
+                for end in ("done", "begun", "error")
+            )
+            self.failed = {key: self.failed.get(key) or self._file(key, "error").read_text() for key in errors}
+            self.begun -= self.done | errors
+        for item in self._needy:
+            broken = next((need for need in item.needs if need in self.failed), None)
+            if broken is not None and item.key not in self.done:
+                self.failed.setdefault(item.key, f"it needs {broken}, which has failed")
+
+    @property
+    def left(self) -> list[Item]:
+        """Items that are neither done nor failed."""
+        return [item for key, item in self.items.items() if key not in self.done and key not in self.failed]
+
+    @property
+    def running(self) -> set[str]:
+        """Keys of the items that some process is at."""
+        return {key for key in self.begun if is_held(self._lock_file(self.items[key]))}
+
+    def is_ready(self, item: Item) -> bool:
+        """True where all that an item needs is done."""
+        return all(need in self.done or need not in self.items for need in item.needs)
+
+    def claim(self) -> Item | None:
+        """Begin an item, once one is free that waits for nothing; None when all are done or have failed."""
+        while True:
+            self.look()
+            ready = [item for item in self.left if self.is_ready(item)]
+            own = [item for item in ready if self._held is not None and item.claimed_as == self._held[0]]
+            if own:
+                if self._begin(own[0]):
+                    return own[0]
+            elif not self.left:
+                self._release()
+                return None
+            elif not self._hold_one_of(ready):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _hold_one_of(self, ready: Sequence[Item]) -> bool:
+        """Hold another claim than before, if one is free: preferably with what this process has loaded, then with what
+        no process has, then of the longest queue.
+        """
+        self._release()
+        queues = Counter(item.group for item in ready)
+        busy = {self.items[key].group for key in self.begun}
+
+        def preference(item: Item) -> tuple[bool, bool, bool, int]:
+            is_taken = item.group in busy
+            return item.key in self.begun, item.group != self._group, is_taken, -queues[item.group] * is_taken
+
+        for item in sorted(ready, key=preference):
+            if (lock := try_lock(self._lock_file(item))) is not None:
+                self._held = item.claimed_as, lock
+                return True
+        return False
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held[1].release()
+            self._held = None
+
+    def _begin(self, item: Item) -> bool:
+        """Note an attempt at an item; False where it turns out that there is no need for one, or no hope."""
+        attempts, marks = self._file(item.key, "begun"), list[str]()
+        with suppress(FileNotFoundError):
+            marks = attempts.read_text().splitlines()
+        losses = [mark.removeprefix(_LOST) for mark in marks if mark.startswith(_LOST)]
+        if self._job.is_done(item):
+            self.end(item)
+        elif len(marks) - len(losses) >= _MOST_LOSSES:
+            reason = f", last time by {losses[-1]}" if losses else ""
+            self.end(item, f"its worker ended {_MOST_LOSSES} times{reason}")
+        else:
+            self._group = item.group
+            with attempts.open("a") as file:
+                file.write(f"{process_name(os.getpid())}\n")
+            return True
+        return False
+
+    def end(self, item: Item, message: str | None = None) -> None:
+        """Note that an item is done; with a message, that it has failed."""
+        if message is not None:
+            self._job.fail(item, message)
+        atomic_write(self._file(item.key, "done" if message is None else "error"), message or "")
+        self.free(item)
+
+    def free(self, item: Item) -> None:
+        """Forget that an item was begun."""
+        self._file(item.key, "begun").unlink(missing_ok=True)
+
+    def lose(self, process: str, reason: str) -> str | None:
+        """Note why a process has ended, and return the key of the item that it was at; None where it was at none."""
+        self.look()
+        for key in self.begun:
+            with suppress(FileNotFoundError), self._file(key, "begun").open("r+") as file:
+                if file.read().splitlines()[-1:] == [process]:
+                    file.write(f"{_LOST}{reason}\n")
+                    return key
+        return None
+
+    def close(self) -> None:
+        """Give up what this process holds."""
+        self._release()
+
+    def _file(self, key: str, end: str) -> Path:
+        return self._job.folder / f"{self._names[key]}.{end}"
+
+    def _lock_file(self, item: Item) -> Path:
+        return self._job.folder / f"{_file_name(item.claimed_as)}.lock"
+
+
+def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> None:
+    """Do items of a job, in this process, until each is done or has failed; raises BrokenError and StoppedError.
+
+    `say` gets the key of each item that is begun, and messages of those that fail.
+    """
+    job.folder.mkdir(parents=True, exist_ok=True)
+    claims = Claims(job)
+    with closing(claims):
+        while (item := claims.claim()) is not None:
+            say(f"--- {item.key}")
+            try:
+                job.do(item)
+            except StoppedError:
+                claims.free(item)
+                raise
+            except ToolkitError as error:
+                say(str(error))
+                claims.end(item, str(error))
+            except Exception as error:
+                message = _described(error)
+                say(message)
+                claims.end(item, message)
+                raise BrokenError from error
+            else:
+                claims.end(item)
+
+
+def process_name(number: int) -> str:
+    """Name of a process of this machine in marks of attempts."""
+    return f"{socket.gethostname()} {number}"
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"could not read or write {error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)).rstrip()}"
+
+
+def _file_name(key: str) -> str:
+    """A name for files: what can be read of a key, and digits that no other key has."""
+    readable = re.sub(r"[^\w.@=-]", "_", key)[:150]
+    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

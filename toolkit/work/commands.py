@@ -1,0 +1,112 @@
+"""Commands that share the work of one folder, each with workers of its own."""
+
+import os
+import socket
+import uuid
+from contextlib import AbstractContextManager
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from filelock import FileLock
+
+from toolkit.core.console import console
+from toolkit.core.errors import SettingsError
+from toolkit.core.files import atomic_write
+from toolkit.core.locks import has_flock, holder_of, is_held, locked_folder, try_lock
+from toolkit.core.text import first_few
+
+_PATIENCE_SECONDS = 600.0
+"""Time that another command may take to read or write what all of them write."""
+
+
+class Command:
+    """This command as one of those that share the work of a folder, from `join` to the end of the block.
+
+    Claims and marks are in `work`, a hidden folder of it.
+
+    Args:
+        folder: the folder, made where it is missing.
+        name: how the user calls the command, such as "toolkit grid".
+        what: what the folder is, such as "grid".
+        elsewhere: how to take another one, such as "set grid.dir to another folder".
+    """
+
+    def __init__(self, folder: Path, *, name: str, what: str, elsewhere: str) -> None:
+        self.folder, self.work = folder, work_folder(folder)
+        self._name, self._what, self._elsewhere = name, what, elsewhere
+        self._lock: FileLock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            self.job_file.unlink(missing_ok=True)
+            self._lock.release()
+
+    @property
+    def job_file(self) -> Path:
+        """File that this command's workers read."""
+        return self.work / "commands" / f"{command_name()}.job"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """The lock of the folder, for reading and writing what all commands write; nobody holds it for long."""
+        lock, elsewhere = self.folder / ".lock", self._elsewhere
+        return locked_folder(
+            self.folder,
+            lock.name,
+            timeout=_PATIENCE_SECONDS,
+            in_use=(
+                f"another `{self._name}` has held {lock} for {_PATIENCE_SECONDS / 60:.0f} minutes. Wait for it, stop "
+                f"it, or {elsewhere}."
+            ),
+            unwritable=lambda why: (
+                f"the {self._what} folder {self.folder} is not writable: {why}. {elsewhere[0].upper()}{elsewhere[1:]}."
+            ),
+        )
+
+    def join(self, key: str, *, otherwise: str) -> None:
+        """Be one of the commands that share the work, under `locked`; all have to give the same key.
+
+        What failed before is tried again, and an attempt that was lost before does not count. `otherwise` says what
+        another key means, such as "another grid file".
+        """
+        others, kept = self.others(), self.work / "key"
+        if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == key):
+            raise SettingsError(
+                f"another `{self._name}` ({first_few(others)}) is running in {self.folder} with {otherwise}. "
+                f"Wait for it, give the same, or {self._elsewhere}."
+                f"{holder_of(self.work / 'commands' / f'{others[0]}.lock')}"
+            )
+        for pattern in ("*.error",) if others else ("*.error", "*.begun", "*.done"):
+            for mark in self.work.glob(pattern):
+                mark.unlink(missing_ok=True)
+        self._lock = try_lock(self.work / "commands" / f"{command_name()}.lock")
+        assert self._lock is not None, "no other process has this one's name"
+        if not has_flock(self.folder / ".lock"):
+            console().print(
+                f"the file system of {self.folder} has no locks (flock): what a lost machine was at stays taken. Once "
+                f"nothing runs there any more, remove {self.work}, and run the same command again."
+            )
+        atomic_write(kept, key)
+
+    def others(self) -> list[str]:
+        """Names of other commands that share the work."""
+        return [name for name in commands_at(self.work) if name != command_name()]
+
+
+def work_folder(folder: Path) -> Path:
+    """Folder of claims and marks of the work of a folder."""
+    return folder / ".work"
+
+
+def commands_at(work: Path) -> list[str]:
+    """Names of the commands that run."""
+    return [file.stem for file in sorted(work.glob("commands/*.lock")) if is_held(file)]
+
+
+@cache
+def command_name() -> str:
+    """Machine, process, and some digits: those of two containers may have the first two in common."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"

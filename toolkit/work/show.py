@@ -1,0 +1,86 @@
+"""The one live view of work: drawn on a terminal, lines elsewhere; by the command that works, or from outside."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from toolkit.core.console import console
+from toolkit.core.text import duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_HOUR = 3600.0
+_SECONDS_BETWEEN_PICTURES = 2.0
+
+
+class Line(NamedTuple):
+    """Something that a view has to tell."""
+
+    text: str
+    is_news: bool = True
+    """It stays above the picture on a terminal; else the picture shows it as well."""
+
+
+class View(Protocol):
+    """Work, as its files show it."""
+
+    def look(self) -> None:
+        """Read what is new."""
+
+    def news(self) -> Iterable[Line]:
+        """Lines about what the last look found."""
+
+    def picture(self) -> "RenderableType":
+        """All of it, as it was at the last look."""
+
+    def is_over(self) -> bool:
+        """True where nothing is left that anybody works at."""
+
+
+@contextmanager
+def shown(view: View) -> Iterator[Callable[[Sequence[str]], None]]:
+    """A function that shows what a view has to tell, after lines of the caller's own."""
+    screen = console()
+    if not screen.is_terminal:
+
+        def tell(lines: Sequence[str]) -> None:
+            view.look()
+            for line in (*lines, *(line.text for line in view.news())):
+                screen.print(line)
+
+        yield tell
+        return
+    from rich.live import Live
+
+    with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+
+        def draw(lines: Sequence[str]) -> None:
+            view.look()
+            for line in (*lines, *(line.text for line in view.news() if line.is_news)):
+                live.console.print(line)
+            live.update(view.picture(), refresh=True)
+
+        yield draw
+
+
+def watch(view: View) -> None:
+    """Show a view from outside until it is over, or Ctrl-C."""
+    with suppress(KeyboardInterrupt), shown(view) as look:
+        look(())
+        while not view.is_over():
+            time.sleep(_SECONDS_BETWEEN_PICTURES)
+            look(())
+
+
+class Pace:
+    """How fast a number of parts get done, from now on."""
+
+    def __init__(self, num_before: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._num_before, self._clock, self._begun = num_before, clock, clock()
+
+    def text(self, num_ended: int, num_left: int, unit: str) -> str:
+        """'310 cells/h, 0:16:00 left'; empty while none of them has ended."""
+        rate = (num_ended - self._num_before) / max(self._clock() - self._begun, 1e-9) * _HOUR
+        return f"{rate:,.0f} {unit}/h, {duration(num_left / rate * _HOUR)} left" if rate else ""
