@@ -8,11 +8,12 @@ from rich.console import Console
 from tests.experiments.study.test_plan import planned, write_study
 from tests.support.runs import write_run
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.work import NOBODY, Event, ExecutorKind, Failed, Finished, Lost, Work
+from toolkit.execution.work import NOBODY, Event, Failed, Finished, Lost, Work
 from toolkit.experiments.study import live, pieces
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.live import LiveTree, StudyState
 from toolkit.experiments.study.pieces import train_pieces
+from toolkit.work.start import ExecutorKind
 
 TRUNK, LEAF, ALONE = "run-clm-8", "run-clm-3-mlm40-8", "run-mlm40-6"
 

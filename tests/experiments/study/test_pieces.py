@@ -9,12 +9,13 @@ from tests.experiments.study.test_plan import planned, write_study
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError, ToolkitError
 from toolkit.execution.local import LocalExecutor
-from toolkit.execution.work import Event, ExecutorKind, Failed, Finished, Lost, Work
+from toolkit.execution.work import Event, Failed, Finished, Lost, Work
 from toolkit.experiments.study import pieces
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.pieces import train_pieces
 from toolkit.experiments.study.worker import PieceRunner, PieceTask
 from toolkit.run.folder import RunFolder
+from toolkit.work.start import ExecutorKind
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

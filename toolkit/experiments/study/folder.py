@@ -4,8 +4,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from toolkit.core.locks import locked_folder
-from toolkit.execution.slurm import SlurmJobs
 from toolkit.run.toml_files import read_toml
+from toolkit.work.slurm import SlurmJobs
 
 
 class StudyFolder:
