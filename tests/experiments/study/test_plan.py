@@ -14,6 +14,7 @@ from toolkit.core.files import atomic_write
 from toolkit.experiments.grid.declaration import TaskEntry
 from toolkit.experiments.grid.inputs import at_steps
 from toolkit.experiments.study.declaration import load_study
+from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import grid_of, run_study, show_plan, tidy_study
@@ -56,11 +57,12 @@ def planned(source: str) -> StudyPlan:
 
 @dataclass(frozen=True)
 class Study:
-    """Trains `most` pieces of a study at most, in the order of its plan; alone: each model by itself."""
+    """Trains `most` pieces of a study at most, in the order of its plan; alone: each model as `--show` prints it."""
 
     source: str
     most: int = 99
     alone: str = ""
+    ds_config: str = "zero0"
 
     def __call__(self) -> list[tuple[str, int, int]]:
         from toolkit.training import pretrain
@@ -71,17 +73,18 @@ class Study:
             folder.path.mkdir(parents=True, exist_ok=True)
             atomic_write(folder.settings_file, to_toml(plan.run_file(name)))
         for piece in plan.pieces[: self.most]:
-            pretrain(load_run(str(plan.folder(piece.name).settings_file)), ds_config="zero0", until=piece.until)
+            run_file = plan.folder(piece.name).settings_file
+            pretrain(load_run(str(run_file)), ds_config=self.ds_config, until=piece.until)
         if self.alone:
-            for leaf in plan.tree.leaves.values():
-                own = leaf.model.run.settings
-                run = own.run.model_copy(update={"dir": f"{self.alone}/{leaf.name}"})
-                pretrain(own.model_copy(update={"run": run}), ds_config="zero0")
+            for name in plan.tree.leaves:
+                own = settings_alone(plan.tree, name)
+                run = own.run.model_copy(update={"dir": f"{self.alone}/{name}"})
+                pretrain(own.model_copy(update={"run": run}), ds_config=self.ds_config)
         return [(piece.name, piece.first, piece.until) for piece in plan.pieces[: self.most]]
 
 
-def train(study: Study) -> list[tuple[str, int, int]]:
-    return run_distributed([study], world_size=1)[0][0]
+def train(study: Study, ranks: int = 1) -> list[tuple[str, int, int]]:
+    return run_distributed([study], world_size=ranks)[0][0]
 
 
 def files(run: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
 from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, missed_steps, summary
 from toolkit.experiments.study.folder import StudyFolder
+from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import Model, models_of
 from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
@@ -58,8 +59,10 @@ def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = N
 
 
 def show_model(source: str, name: str) -> None:
-    """Print the run file of a model trained alone."""
-    console().print(to_toml(_named(models_of(load_study(source)), name).run.settings).rstrip())
+    """Print the run file of a model trained alone, on the layout that the first of those it shares steps with has."""
+    _, tree = open_study(source)
+    _named([leaf.model for leaf in tree.leaves.values()], name)
+    console().print(to_toml(settings_alone(tree, name)).rstrip())
 
 
 def show_why(source: str, one: str, other: str) -> None:
