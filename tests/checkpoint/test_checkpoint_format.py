@@ -65,7 +65,7 @@ def test_the_manifest_says_where_the_run_stood(write: Callable[..., Path]) -> No
 
     assert (manifest.step, manifest.tokens, manifest.data_position, manifest.data_digest) == (3, 3000, 24, f"{3:032x}")
     assert manifest.settings == {"lr": {"peak": 5e-4, "warmup_steps": None}, "name": "Orléans"}
-    assert manifest.vocabulary.vocabulary().special_ids == (0, 1, 2)
+    assert manifest.vocabulary.special_ids == (0, 1, 2)
     assert manifest.tensors["layer.0.weight"].shape == (3, 4)
     assert manifest.losses == {"clm": 5.5, "mlm": 4.25}
     assert CheckpointManifest.model_validate(manifest.model_dump(mode="json")) == manifest

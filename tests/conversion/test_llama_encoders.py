@@ -125,7 +125,7 @@ def test_the_check_tries_both_kinds_of_attention(
         return Parity(0.5, 1.0) if is_broken else compare(stock, *arguments, **options)
 
     monkeypatch.setattr(exporting, "compare_logits", one_is_off)
-    with pytest.raises(ToolkitError, match=r"the logits of the written model differ from ours by 5\.00e-01"):
+    with pytest.raises(ToolkitError, match=r"our logits differ from those of the model in transformers by 5\.00e-01"):
         to_hf(make_checkpoint(), tmp_path / "out", architecture="llama")
     assert not (tmp_path / "out").exists()
 

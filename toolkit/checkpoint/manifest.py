@@ -84,10 +84,6 @@ class VocabularyEntry(_Entry):
         known = {name: value for name, value in vars(vocabulary).items() if name in cls.model_fields}
         return cls(**known, fingerprint=fingerprint)
 
-    def vocabulary(self) -> Vocabulary:
-        """The ids without the fingerprint, as objectives know them."""
-        return Vocabulary(**self.model_dump(exclude={"fingerprint"}))
-
 
 class CheckpointManifest(_Entry):
     """The content of `manifest.json`."""

@@ -97,7 +97,7 @@ def model_card(
     head = _CAUSAL_HEAD if is_causal else _SHIFTED_HEAD if is_shifted else _MASKED_HEAD
     version = metadata.version("transformers")
     described = {
-        "pad_id": exported_pad_id(manifest.vocabulary.vocabulary()),
+        "pad_id": exported_pad_id(manifest.vocabulary),
         "version": version,
         "architecture": architecture,
         "name": name,

@@ -32,7 +32,7 @@ def export_tokenizer(
     vocabulary = source.manifest.vocabulary
     config, content = read_json(folder / _CONFIG), read_json(folder / _JSON)
     backend = Tokenizer.from_file(str(folder / _JSON))
-    pad_id = exported_pad_id(vocabulary.vocabulary())
+    pad_id = exported_pad_id(vocabulary)
     if config.get("pad_token") is None and pad_id is not None:
         config["pad_token"] = backend.id_to_token(pad_id)
     own, is_encoder = post_processor_frame(backend), form is ExportForm.BIDIRECTIONAL

@@ -7,13 +7,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolkit.core.errors import CheckpointError, UserError
-from toolkit.core.types import AttentionKind, Vocabulary
+from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import SHARED_FIELDS, HubForm, family_of
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
+
+    from toolkit.checkpoint.manifest import VocabularyEntry
 
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -96,7 +98,7 @@ def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArch
 
 
 def configuration(
-    hub: HubForm, form: ExportForm, settings: ModelSettings, *, vocabulary: Vocabulary, dtype: ExportDtype
+    hub: HubForm, form: ExportForm, settings: ModelSettings, *, vocabulary: "VocabularyEntry", dtype: ExportDtype
 ) -> "PreTrainedConfig":
     """The transformers configuration of an exported model."""
     from transformers import AutoConfig
@@ -122,7 +124,7 @@ def configuration(
     return config
 
 
-def exported_pad_id(vocabulary: Vocabulary) -> int | None:
+def exported_pad_id(vocabulary: "VocabularyEntry") -> int | None:
     """The pad id of an export: the model's if that is a special token, else the mask's.
 
     A tokenizer that names neither pad nor eos has pad id 0 in training, where positions tell padding apart. In an

@@ -26,7 +26,7 @@ from toolkit.conversion.stored import open_stored
 from toolkit.conversion.tokenizer import compare_ids, open_other_tokenizer, open_tokenizer, preprocess_options
 from toolkit.conversion.vocabulary import VocabularyChange, change_vocabulary
 from toolkit.conversion.weights import HubTensors, HubWeights, shapes_of
-from toolkit.core.errors import CheckpointError, ToolkitError
+from toolkit.core.errors import CheckpointError
 from toolkit.core.types import Vocabulary
 from toolkit.model.config import ModelSettings, padded_vocabulary
 from toolkit.model.families import hub_type
@@ -123,12 +123,7 @@ def from_hf(
                 tokenizer_folder=Path(place) / (_OWN if tokenizer is None else _OTHER),
             )
             parity = _compare(stored, unfinished, described, vocabulary, tokenizer=Path(place) / _OWN)
-            if not parity.is_within_tolerance:
-                raise ToolkitError(
-                    f"importing {name}: our logits differ from those of the model in transformers by "
-                    f"{parity.max_difference:.2e}, more than {parity.tolerance:.1e} (the largest logit is "
-                    f"{parity.max_logit:.3g}). Nothing was written to {out}. This is a bug."
-                )
+            parity.check(f"importing {name}", out)
     if parity.rounding:
         changes.append(
             f"logits differ by up to {parity.max_difference:.1e}: this model makes rounding grow, "

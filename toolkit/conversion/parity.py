@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from toolkit.checkpoint.read import Checkpoint
 from toolkit.conversion.weights import USE_WHOLE, HubWeights, shapes_of
 from toolkit.core.console import quiet_transformers
-from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
@@ -82,6 +82,15 @@ class Parity:
     def is_within_tolerance(self) -> bool:
         """The two compute the same; a difference that is not a number says no."""
         return self.max_difference <= self.tolerance
+
+    def check(self, converting: str, out: Path) -> None:
+        """Raise where the two do not compute the same; `converting` says which models these are."""
+        if not self.is_within_tolerance:
+            raise ToolkitError(
+                f"{converting}: our logits differ from those of the model in transformers by "
+                f"{self.max_difference:.2e}, more than {self.tolerance:.1e} (the largest logit is "
+                f"{self.max_logit:.3g}). Nothing was written to {out}. This is a bug."
+            )
 
 
 @dataclass(frozen=True)

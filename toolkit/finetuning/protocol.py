@@ -1,10 +1,6 @@
-"""The protocols, as far as they decide the same in every family: what is done without a validation split.
-
-How a family's inputs and metrics differ by protocol stands in its own file.
-"""
+"""The validation split of the paper's authors, which they cut off training where a data set has none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,32 +12,15 @@ from toolkit.finetuning.settings import Split
 _TRAINING_SHARE, _SPLIT_SEED = 0.95, 42
 
 ExampleT = TypeVar("ExampleT")
-Splits = Mapping[Split, Sequence[ExampleT]]
 
 
-@dataclass(frozen=True)
-class FinetuningProtocol:
-    """Difference of `standard` (inputs as the tokenizer makes them, the field's usual metrics) and `paper` (inputs and
-    metrics of the paper's authors) in all families.
-    """
-
-    cuts_validation: bool
-
-    def with_validation(self, splits: Splits[ExampleT]) -> dict[Split, Sequence[ExampleT]]:
-        """The splits of a run, from those of its files: where `paper` lacks one for validation, it is cut off training;
-        `standard` does without.
-        """
-        if Split.VALIDATION in splits or not self.cuts_validation:
-            return dict(splits)
-        training = splits[Split.TRAIN]
-        kept, held_out = ([training[row] for row in rows] for rows in split_training(len(training)))
-        return {**splits, Split.TRAIN: kept, Split.VALIDATION: held_out}
-
-
-PROTOCOLS: Mapping[str, FinetuningProtocol] = {
-    "standard": FinetuningProtocol(cuts_validation=False),
-    "paper": FinetuningProtocol(cuts_validation=True),
-}
+def cut_validation(splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Sequence[ExampleT]]:
+    """The splits, with one for validation: their own, else a part of training."""
+    if Split.VALIDATION in splits:
+        return dict(splits)
+    training = splits[Split.TRAIN]
+    kept, held_out = ([training[row] for row in rows] for rows in split_training(len(training)))
+    return {**splits, Split.TRAIN: kept, Split.VALIDATION: held_out}
 
 
 def split_training(num_rows: int) -> tuple[list[int], list[int]]:

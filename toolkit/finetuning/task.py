@@ -25,7 +25,7 @@ from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
-from toolkit.finetuning.protocol import PROTOCOLS
+from toolkit.finetuning.protocol import ExampleT, cut_validation
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import Features, predict, train
@@ -70,7 +70,6 @@ class Task(ABC, Generic[DataT]):
             raise SettingsError(
                 f"the task {self.name} has no protocol {settings.protocol!r}. Choose one of: {', '.join(self.metrics)}."
             )
-        self.protocol = PROTOCOLS[settings.protocol]
         if settings.metric is not None and settings.metric not in self.metric_names:
             raise SettingsError(
                 f"unknown metric {settings.metric!r} for the task {self.name}."
@@ -81,6 +80,10 @@ class Task(ABC, Generic[DataT]):
     def is_paper(self) -> bool:
         """True where inputs and metrics are those of the paper's authors."""
         return self.settings.protocol == "paper"
+
+    def with_validation(self, splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Sequence[ExampleT]]:
+        """The splits of a run, from those of its files; without one for validation, `paper` cuts it off training."""
+        return cut_validation(splits) if self.is_paper else dict(splits)
 
     @property
     def metric(self) -> str:
@@ -105,7 +108,7 @@ class Task(ABC, Generic[DataT]):
     def read(self, files: Mapping[Split, DataFile]) -> DataT:
         """Examples of all splits, checked, and what the training split decides for all (labels).
 
-        `self.protocol.with_validation` gives them the validation split that the protocol wants where no file is given.
+        `self.with_validation` gives them the validation split that the protocol wants where no file is given.
 
         Raises:
             UserError: a file is missing, broken or does not fit; names the file and the place.

@@ -96,7 +96,7 @@ class Retrieval(Task[JudgedSplits]):
         """BEIR folders, or one file of judgements in one of them."""
         bad = BadRows(self.settings.bad_rows)
         read = _read_all(files, bad)
-        queries = self.protocol.with_validation({split: list(judged.grades) for split, judged in read.items()})
+        queries = self.with_validation({split: list(judged.grades) for split, judged in read.items()})
         judgements = {
             split: read[split if split in read else Split.TRAIN].only(asked) for split, asked in queries.items()
         }

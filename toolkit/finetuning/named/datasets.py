@@ -26,7 +26,6 @@ from toolkit.finetuning.named.published_forms import (
     TaggedWords,
 )
 from toolkit.finetuning.named.published_retrieval import BeirRepositories, HalvedBeirRepositories, PassagesInRows
-from toolkit.finetuning.protocol import PROTOCOLS
 from toolkit.finetuning.settings import FinetuningSettings, Split
 
 _KINDS: Mapping[str, type[PublishedForm]] = {
@@ -134,7 +133,7 @@ def _declared() -> Iterator[NamedDataset]:
     for name, keys in declared["sets"].items():
         splits = {
             protocol: {Split(split): forms[form] for split, form in keys.pop(protocol).items()}
-            for protocol in PROTOCOLS
+            for protocol in ("standard", "paper")
             if protocol in keys
         }
         yield NamedDataset(name, forms={"standard": dict.fromkeys(forms[name].splits, forms[name])} | splits, **keys)

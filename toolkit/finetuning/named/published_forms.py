@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.named.hub_rows import OWN_FILES, HubRow, HubRows
-from toolkit.finetuning.protocol import PROTOCOLS
+from toolkit.finetuning.protocol import cut_validation
 from toolkit.finetuning.settings import Split
 from toolkit.tables import Table, read_table
 
@@ -83,7 +83,7 @@ class TableForm(PublishedForm):
         use = self.uses(split)[0]
         rows: Sequence[dict[str, Any]] = list(self._examples(use, files))
         if use == Split.TRAIN and Split.VALIDATION not in self.rows:
-            rows = PROTOCOLS["paper"].with_validation({Split.TRAIN: rows})[split]
+            rows = cut_validation({Split.TRAIN: rows})[split]
         return Table(Path(f"{self.rows[use]}"), tuple(rows[0]), list(rows))
 
     @abstractmethod

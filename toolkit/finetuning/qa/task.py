@@ -93,7 +93,7 @@ class QuestionAnswering(Task[Questions]):
             if question.answers is None:
                 bad.note(files[Split.TEST], "without answers: predicted, not scored", f"question {question.id!r}")
         is_scored = any(question.answers is not None for question in read[Split.TEST])
-        return Questions(files, self.protocol.with_validation(read), bad=bad, is_scored=is_scored)
+        return Questions(files, self.with_validation(read), bad=bad, is_scored=is_scored)
 
     def encode(self, data: Questions, source: EncoderSource) -> Mapping[Split, Features]:
         """Question and context; a long context becomes several windows (`paper`: loses its end)."""

@@ -112,7 +112,7 @@ class SequenceClassification(Task[LabelledTexts]):
             elif split is Split.VALIDATION:
                 raise UserError(f"{table.path}: no row has a label. Give another file, or none (--validation).")
         is_scored = any(row.label is not None for row in examples[Split.TEST])
-        cut = self.protocol.with_validation(examples)
+        cut = self.with_validation(examples)
         paths = {**dict.fromkeys(cut, training.path), **paths}
         return LabelledTexts(paths, cut, columns, labels, bad=bad, is_scored=is_scored)
 

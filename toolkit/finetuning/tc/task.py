@@ -103,7 +103,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         if Split.VALIDATION in tagged and not any(sentence.tags for sentence in sentences[Split.VALIDATION]):
             path = tagged[Split.VALIDATION].path
             raise UserError(f"{path}: no row has tags. Give another file, or none (--validation).")
-        cut = self.protocol.with_validation(sentences)
+        cut = self.with_validation(sentences)
         schemes = {split: tagged.get(split, train).scheme or train.scheme or TagScheme.IOB2 for split in cut}
         return TaggedText(schemes, cut, tags, has_classes, bad=bad, is_scored=is_scored)
 
