@@ -210,7 +210,7 @@ TableRow = dict[str, object]
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """The rows of a file, and the names of its columns."""
 
     path: Path
@@ -218,7 +218,7 @@ class Table:
     rows: list[TableRow]
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TableFile:
     """Read a file of one of the `ENDINGS`."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -233,7 +233,7 @@ def read_table(path: Path) -> Table:
         columns = tuple(dict.fromkeys(key for row in rows for key in row))
     if not rows:
         raise UserError(f"{path}: no examples in this file. Give one with a row per example.")
-    return Table(path, columns, rows)
+    return TableFile(path, columns, rows)
 
 
 def _with_header(path: Path, lines: list[tuple[int, list[str]]]) -> tuple[tuple[str, ...], list[TableRow]]:

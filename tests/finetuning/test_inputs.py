@@ -4,10 +4,10 @@ from transformers import PretrainedConfig
 
 from tests.support.hf_encoders import CLS, EOS, PAD, SPECIALS, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import InputBuilder, check_not_empty, framed_source
 from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.finetuning.settings import Initialization
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import collator
 
 W = len(SPECIALS)

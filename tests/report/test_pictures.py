@@ -12,7 +12,7 @@ from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.finished_grids import row, write_finished_grid
 from tests.support.runs import write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
-from toolkit.report.compare.levels import Level, Row, Seeds, configuration_level, model_level
+from toolkit.report.compare.levels import Level, ScoreRow, Seeds, configuration_level, model_level
 from toolkit.report.figures.drawing import Shape, _tick, draw
 from toolkit.report.figures.label_pictures import label_pictures
 from toolkit.report.figures.lines import lines_of
@@ -30,7 +30,7 @@ def _level(folder: Path, labels: dict[str, dict[str, Any]], **report: Any) -> Le
 
 
 def _lines(labels: dict[str, dict[str, Any]], axis: str) -> dict[str, list[str]]:
-    rows = tuple(Row(name, values, {}) for name, values in labels.items())
+    rows = tuple(ScoreRow(name, values, {}) for name, values in labels.items())
     names = tuple(dict.fromkeys(name for values in labels.values() for name in values))
     level = Level("models", Seeds.FINE_TUNING, rows, (), Shown(names, names))
     return {line: [row.name for row in members] for line, members in lines_of(level, axis).items()}
@@ -77,14 +77,16 @@ def test_lines_and_configurations_whose_short_names_are_equal_stay_apart() -> No
     }
     members = [name for line in _lines(labels, "clm_share").values() for name in line]
     assert sorted(members) == sorted(labels)
-    rows = tuple(Row(name, values, {}) for name, values in labels.items())
+    rows = tuple(ScoreRow(name, values, {}) for name, values in labels.items())
     level = configuration_level(Level("models", Seeds.FINE_TUNING, rows, ()))
     assert level is not None
     assert len(level.rows) == 4
 
 
 def test_tokens_may_be_given_as_a_size() -> None:
-    rows = tuple(Row(f"m{seed}", {"seed": seed, "training_tokens": size}, {}) for seed, size in enumerate(("1b", "3b")))
+    rows = tuple(
+        ScoreRow(f"m{seed}", {"seed": seed, "training_tokens": size}, {}) for seed, size in enumerate(("1b", "3b"))
+    )
     level = configuration_level(Level("models", Seeds.FINE_TUNING, rows, ()))
     assert level is not None
     assert level.rows[0].labels["training_tokens"] == 2e9

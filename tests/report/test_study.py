@@ -15,7 +15,7 @@ from toolkit.report import write_report
 from toolkit.report.compare.score_tables import study_table
 from toolkit.report.figures.drawing import draw
 from toolkit.report.figures.pictures import Point, study_picture
-from toolkit.report.read.study import Segment, read_study
+from toolkit.report.read.study import StudySegment, read_study
 
 TRUNK, LEAF, ALONE = "run-clm-8", "run-clm-3-mlm40-8", "run-mlm40-6"
 
@@ -40,8 +40,8 @@ def study(tmp_path: Path) -> Path:
 def test_what_a_plan_tells(study: Path) -> None:
     trunk, leaf, alone = read_study(study)
     assert (trunk.name, leaf.name, alone.name) == (TRUNK, LEAF, ALONE)
-    assert trunk.segments == (Segment("clm", 0, 6, decays=False), Segment("clm", 6, 8, decays=True))
-    assert leaf.segments == (Segment("mlm", 3, 6, decays=False), Segment("mlm", 6, 8, decays=True))
+    assert trunk.segments == (StudySegment("clm", 0, 6, decays=False), StudySegment("clm", 6, 8, decays=True))
+    assert leaf.segments == (StudySegment("mlm", 3, 6, decays=False), StudySegment("mlm", 6, 8, decays=True))
     assert (leaf.giver, leaf.fork, leaf.tokens, leaf.kept) == (TRUNK, 3, 8 * 512, (8,))
     assert trunk.kept == (3, 8)
     # The leaf has made steps 4 and 5.

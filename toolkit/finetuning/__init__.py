@@ -10,8 +10,8 @@ from toolkit.finetuning.settings import FinetuningSettings, Initialization, Spli
 
 if TYPE_CHECKING:
     from toolkit.finetuning.cell import FinetuningResult, Keep, PreparedTask, prepare, run_cell
+    from toolkit.finetuning.encoder_source import EncoderSource, open_source
     from toolkit.finetuning.heads import load_classifier
-    from toolkit.finetuning.source import EncoderSource, open_source
     from toolkit.finetuning.task import Task, get_task, known_tasks
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "toolkit.finetuning.cell": ("FinetuningResult", "Keep", "PreparedTask", "prepare", "run_cell"),
     "toolkit.finetuning.heads": ("load_classifier",),
-    "toolkit.finetuning.source": ("EncoderSource", "open_source"),
+    "toolkit.finetuning.encoder_source": ("EncoderSource", "open_source"),
     "toolkit.finetuning.task": ("Task", "get_task", "known_tasks"),
 }
 

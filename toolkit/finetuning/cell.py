@@ -26,12 +26,12 @@ from toolkit.core.files import atomic_write
 from toolkit.core.settings import Settings
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning.bad_rows import CheckedData
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.precision import choose_autocast, made_by
 from toolkit.finetuning.prediction import answer, output_errors_named, write_notes, write_predictions
 from toolkit.finetuning.settings import Initialization, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once

@@ -33,9 +33,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few
+from toolkit.finetuning.encoder_source import EncoderSource, model_loading
 from toolkit.finetuning.sc.labels import LABEL_TYPES
 from toolkit.finetuning.settings import Initialization
-from toolkit.finetuning.source import EncoderSource, model_loading
 from toolkit.model_folder import wrapper_prefix
 
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"

@@ -13,7 +13,7 @@ from tokenization.backend import framing_post_processor
 from tokenization.frame import Frame, post_processor_frame
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
-from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.encoder_source import EncoderSource
 
 Encoded = dict[str, list[int]]
 

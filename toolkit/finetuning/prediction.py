@@ -10,8 +10,8 @@ from torch import nn
 
 from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.settings import Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 

@@ -22,12 +22,12 @@ from toolkit.core.settings import nearest
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
 from toolkit.finetuning.bad_rows import CheckedData
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.protocol import ExampleT, cut_validation
 from toolkit.finetuning.settings import FinetuningSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.trainer import Features, predict, train
 
 _LOWER_IS_BETTER = re.compile(r"^(?!neg_)(.*_)?(loss|error|perplexity|mse|rmse|mae|wer|cer)(_|@|$)")

@@ -25,9 +25,9 @@ from transformers import (
 from toolkit.core.console import Progress, progress
 from toolkit.core.errors import NonFiniteError
 from toolkit.engine.gpus import has_gpu
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
-from toolkit.finetuning.source import EncoderSource
 
 Features = Sequence[dict[str, Any]]
 """Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""

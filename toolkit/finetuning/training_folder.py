@@ -17,7 +17,7 @@ from torch import nn
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_file, atomic_write
-from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 

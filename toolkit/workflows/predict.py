@@ -13,8 +13,8 @@ from toolkit.core.settings import explain
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
+from toolkit.finetuning.encoder_source import model_loading
 from toolkit.finetuning.prediction import TASK_FILE, answer, output_errors_named, write_predictions
-from toolkit.finetuning.source import model_loading
 
 
 def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any] | None = None) -> int:

@@ -1,11 +1,11 @@
 from collections import Counter
 
-from toolkit.finetuning.ir.contrastive import Pair, PlannedBatches, plan_batches
+from toolkit.finetuning.ir.contrastive import PlannedBatches, TrainingPair, plan_batches
 
 
 def pairs_of(relevant, negatives=None):
     return [
-        Pair(query, text, frozenset(texts), tuple((negatives or {}).get(query, ())))
+        TrainingPair(query, text, frozenset(texts), tuple((negatives or {}).get(query, ())))
         for query, texts in relevant.items()
         for text in texts
     ]

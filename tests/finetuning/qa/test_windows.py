@@ -8,11 +8,11 @@ from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from tests.support.hf_encoders import CLS, EOS, SPECIALS, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import framed_source
 from toolkit.finetuning.qa.answers import best_span
 from toolkit.finetuning.qa.windows import WindowBuilder
 from toolkit.finetuning.settings import Initialization
-from toolkit.finetuning.source import EncoderSource
 
 W = len(SPECIALS)
 CONTEXT = " Ünï  codé, naïve — 日本 x\u2028y  tail\n"

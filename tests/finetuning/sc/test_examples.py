@@ -5,11 +5,11 @@ import pytest
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.sc.examples import Example, LabelSet, read_class, text_columns_of, to_examples
-from toolkit.tables import Table
+from toolkit.tables import TableFile
 
 
 def table_of(*rows):
-    return Table(Path("rows.jsonl"), tuple(rows[0]), list(rows))
+    return TableFile(Path("rows.jsonl"), tuple(rows[0]), list(rows))
 
 
 def examples_of(*rows, columns=("text",)):

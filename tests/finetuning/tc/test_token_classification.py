@@ -14,7 +14,7 @@ from tests.support.subword_tokenizers import subword_tokenizer
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Initialization, Split, open_source
-from toolkit.finetuning.source import EncoderSource
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.tc.tag_schemes import TagScheme, entities_of, rewritten, sentence_macro_f1
 from toolkit.finetuning.tc.task import TokenClassification
 from toolkit.workflows.finetune import finetune

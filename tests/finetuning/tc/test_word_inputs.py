@@ -7,8 +7,8 @@ from transformers import PretrainedConfig
 from tests.support.hf_encoders import CLS, EOS, SPECIALS, UNK, plain_tokenizer, template_tokenizer
 from tests.support.subword_tokenizers import KINDS, SENTENCES, subword_tokenizer
 from toolkit.core.errors import UserError
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.settings import Initialization
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.tc.word_inputs import answering_tokens, paper_word_inputs, split_windows, word_inputs
 
 W = len(SPECIALS)

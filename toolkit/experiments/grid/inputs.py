@@ -34,9 +34,9 @@ from toolkit.finetuning import (
     get_task,
     open_source,
 )
+from toolkit.finetuning.encoder_source import model_loading
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
-from toolkit.finetuning.source import model_loading
 from toolkit.run.folder import RunFolder, kept_checkpoints
 
 

@@ -20,7 +20,7 @@ _QUEUED_BATCHES = 4
 """A batch is chosen among the pairs of so many, so that it is full though some have to wait."""
 
 
-class Pair(NamedTuple):
+class TrainingPair(NamedTuple):
     """Texts of a query, a relevant document, all relevant documents, and documents that are judged not relevant."""
 
     query: str
@@ -46,7 +46,7 @@ class _Batch:
         self._documents: set[str] = set()
         self._relevant: set[str] = set()
 
-    def add(self, pair: Pair, negative: str | None) -> bool:
+    def add(self, pair: TrainingPair, negative: str | None) -> bool:
         documents = {pair.positive} if negative is None else {pair.positive, negative}
         if pair.query in self._queries or documents & self._relevant or not pair.relevant.isdisjoint(self._documents):
             return False
@@ -57,7 +57,7 @@ class _Batch:
         return True
 
 
-def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> list[list[TrainingRow]]:
+def plan_batches(pairs: Sequence[TrainingPair], *, rows: int, steps: int, seed: int) -> list[list[TrainingRow]]:
     """Batches of a whole run, in order.
 
     Every document of a batch is a negative to all its queries but one, so a pair waits for a later batch where it would
@@ -68,7 +68,7 @@ def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> 
     draw = np.random.default_rng(seed)
     pool = [text for pair in pairs for text in (pair.positive, *pair.negatives)]
     has_negatives = any(pair.negatives for pair in pairs)
-    waiting: deque[Pair] = deque()
+    waiting: deque[TrainingPair] = deque()
     batches: list[list[TrainingRow]] = []
     while len(batches) < steps:
         while len(waiting) < _QUEUED_BATCHES * rows:
@@ -83,7 +83,7 @@ def plan_batches(pairs: Sequence[Pair], *, rows: int, steps: int, seed: int) -> 
     return batches
 
 
-def _negative(pair: Pair, pool: Sequence[str], draw: np.random.Generator) -> str:
+def _negative(pair: TrainingPair, pool: Sequence[str], draw: np.random.Generator) -> str:
     if pair.negatives:
         return pair.negatives[int(draw.integers(len(pair.negatives)))]
     # Where nearly everything is relevant, the last draw stands; `_Batch` still keeps it away from other queries.

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from transformers import AutoModel, PreTrainedModel
 
 from toolkit.core.console import console, progress, quiet_transformers
+from toolkit.finetuning.encoder_source import EncoderSource, model_loading
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.inputs import check_room, fitted_source
-from toolkit.finetuning.source import EncoderSource, model_loading
 from toolkit.finetuning.trainer import settle_accelerator
 from toolkit.model_folder import Modules, save_tokenizer, write_modules
 

@@ -13,15 +13,15 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRows, CheckedData
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Collection, Judgements
-from toolkit.finetuning.ir.contrastive import Pair, plan_batches, train_contrastively
+from toolkit.finetuning.ir.contrastive import TrainingPair, plan_batches, train_contrastively
 from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encoder, search, with_modules
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
 from toolkit.finetuning.named.published_retrieval import RetrievalForm
 from toolkit.finetuning.settings import FinetuningSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features, settle_accelerator
 
@@ -145,8 +145,8 @@ class Retrieval(Task[JudgedSplits]):
                 features[split] = [{"queries": queries, "documents": documents}]
         return features
 
-    def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[Pair]:
-        pairs: list[Pair] = []
+    def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[TrainingPair]:
+        pairs: list[TrainingPair] = []
         num_empty = 0
         for query, grades in judged.grades.items():
             known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
@@ -156,7 +156,7 @@ class Retrieval(Task[JudgedSplits]):
             negatives = () if self.is_paper else tuple(text for text in others if text and text not in wanted)
             num_empty += relevant.count("")
             question = judged.collection.queries[query]
-            pairs.extend(Pair(question, text, wanted, negatives) for text in relevant if text)
+            pairs.extend(TrainingPair(question, text, wanted, negatives) for text in relevant if text)
         if num_empty:
             console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")
         if len({pair.query for pair in pairs}) < 2:

@@ -14,7 +14,7 @@ from toolkit.core.errors import UserError
 from toolkit.finetuning.named.hub_rows import OWN_FILES, HubRow, HubRows
 from toolkit.finetuning.protocol import cut_validation
 from toolkit.finetuning.settings import Split
-from toolkit.tables import Table, read_table
+from toolkit.tables import TableFile, read_table
 
 LocalFiles = Mapping[str, Sequence[Path]]
 """Files of each entry of a form's `rows`."""
@@ -58,7 +58,7 @@ DataFile = Path | PublishedSplit
 """What a split is read from."""
 
 
-def table_of(file: DataFile) -> Table:
+def table_of(file: DataFile) -> TableFile:
     """The rows of a split."""
     if isinstance(file, Path):
         return read_table(file)
@@ -78,13 +78,13 @@ class TableForm(PublishedForm):
         """The split's own rows, or those of training."""
         return (split if split in self.rows else Split.TRAIN, *(["labels"] if "labels" in self.rows else []))
 
-    def table(self, split: Split, files: LocalFiles) -> Table:
+    def table(self, split: Split, files: LocalFiles) -> TableFile:
         """The rows of a split."""
         use = self.uses(split)[0]
         rows: Sequence[dict[str, Any]] = list(self._examples(use, files))
         if use == Split.TRAIN and Split.VALIDATION not in self.rows:
             rows = cut_validation({Split.TRAIN: rows})[split]
-        return Table(Path(f"{self.rows[use]}"), tuple(rows[0]), list(rows))
+        return TableFile(Path(f"{self.rows[use]}"), tuple(rows[0]), list(rows))
 
     @abstractmethod
     def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:

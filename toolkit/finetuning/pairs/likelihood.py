@@ -17,9 +17,9 @@ from toolkit.core.console import progress
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
+from toolkit.finetuning.encoder_source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.settings import Form
-from toolkit.finetuning.source import EncoderSource, is_decoder, looks_ahead
 from toolkit.finetuning.trainer import Features
 from toolkit.model.families import HUB_TYPES, HubType, hub_type
 from toolkit.objectives import get

@@ -12,6 +12,7 @@ from torch import nn
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.engine.precision import Precision
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.pairs.likelihood import (
     choose_form,
@@ -21,7 +22,6 @@ from toolkit.finetuning.pairs.likelihood import (
     token_in_front,
 )
 from toolkit.finetuning.settings import FinetuningSettings, MinimalPairsSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features, right_padding
 from toolkit.tables import read_table
@@ -31,7 +31,7 @@ _IN_FOLDERS = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
-class Pair:
+class MinimalPair:
     """An acceptable sentence and one that is not, their paradigm, and where they stand."""
 
     uid: str
@@ -39,7 +39,7 @@ class Pair:
     place: str
 
 
-class MinimalPairs(Task[list[Pair]]):
+class MinimalPairs(Task[list[MinimalPair]]):
     """Share of the pairs whose acceptable sentence has the higher (pseudo-)log-likelihood."""
 
     name: ClassVar[str] = "pairs"
@@ -49,7 +49,7 @@ class MinimalPairs(Task[list[Pair]]):
     dtype: ClassVar[Precision | None] = "fp32"
     settings: MinimalPairsSettings
 
-    def read(self, files: Mapping[Split, DataFile]) -> list[Pair]:
+    def read(self, files: Mapping[Split, DataFile]) -> list[MinimalPair]:
         """Pairs of a file, or of all files of a folder; other columns are not read."""
         places: dict[tuple[str, ...], str] = {}
         pairs = []
@@ -57,7 +57,7 @@ class MinimalPairs(Task[list[Pair]]):
             for number, row in enumerate(read_table(file).rows, start=1):
                 place = f"{file}, row {number}"
                 uid = file.stem if row.get(_UID) is None else _text(row, _UID, place)
-                pair = Pair(uid, (_text(row, _GOOD, place), _text(row, _BAD, place)), place)
+                pair = MinimalPair(uid, (_text(row, _GOOD, place), _text(row, _BAD, place)), place)
                 if (first := places.setdefault((uid, *pair.sentences), place)) != place:
                     raise UserError(f"{place}: the same pair as in {first}. Remove one of the two.")
                 pairs.append(pair)
@@ -77,7 +77,7 @@ class MinimalPairs(Task[list[Pair]]):
         """The encoder as it is: a sentence is scored between what its tokenizer puts around it (`token_in_front`)."""
         return source
 
-    def encode(self, data: list[Pair], source: EncoderSource) -> Mapping[Split, Features]:
+    def encode(self, data: list[MinimalPair], source: EncoderSource) -> Mapping[Split, Features]:
         """Ids as the tokenizer frames texts, the good sentence of each pair before the bad one, and scored positions.
 
         The frame itself is not scored, nor a first token where it would be predicted at the position before.
@@ -105,7 +105,7 @@ class MinimalPairs(Task[list[Pair]]):
         """Refuse a model without a head, as a sentence encoder is."""
         load_with_head(source, choose_form(source, self.settings.form)[0], device="meta")
 
-    def network(self, data: list[Pair], source: EncoderSource) -> nn.Module:
+    def network(self, data: list[MinimalPair], source: EncoderSource) -> nn.Module:
         """The language model with its own head."""
         return load_language_model(source, choose_form(source, self.settings.form)[0])
 
@@ -120,7 +120,7 @@ class MinimalPairs(Task[list[Pair]]):
         return log_likelihoods(network, features, mask_id=mask_id, pad_id=pad_id, offset=offset)
 
     def decode(
-        self, data: list[Pair], features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
+        self, data: list[MinimalPair], features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
         """Both likelihoods of each pair; equal ones are wrong."""
         found = [float(total[0]) for total in outputs[Split.TEST]]
@@ -131,7 +131,7 @@ class MinimalPairs(Task[list[Pair]]):
         return {Split.TEST: rows}
 
     def score(
-        self, data: list[Pair], predictions: Mapping[Split, list[Prediction]]
+        self, data: list[MinimalPair], predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
         """`accuracy` over all pairs, and `accuracy_UID` of each paradigm."""
         groups: dict[str, list[float]] = {}
@@ -140,11 +140,11 @@ class MinimalPairs(Task[list[Pair]]):
                 groups.setdefault(group, []).append(float(row["is_correct"]))
         return {Split.TEST: {name: statistics.fmean(correct) for name, correct in groups.items()}}
 
-    def baseline(self, data: list[Pair]) -> float:
+    def baseline(self, data: list[MinimalPair]) -> float:
         """Accuracy of a guess."""
         return 0.5
 
-    def result_fields(self, data: list[Pair], source: EncoderSource) -> dict[str, Any]:
+    def result_fields(self, data: list[MinimalPair], source: EncoderSource) -> dict[str, Any]:
         """The form that the model was scored in, the number of pairs, and a token that was put in front of them."""
         form, _ = choose_form(source, self.settings.form)
         token = token_in_front(source, form)
@@ -155,7 +155,7 @@ class MinimalPairs(Task[list[Pair]]):
         """Refuse: nothing is trained."""
         raise NotImplementedError
 
-    def save(self, network: nn.Module, folder: Path, data: list[Pair]) -> None:
+    def save(self, network: nn.Module, folder: Path, data: list[MinimalPair]) -> None:
         """Refuse: the model is as it was."""
         raise NotImplementedError
 

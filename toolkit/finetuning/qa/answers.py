@@ -18,12 +18,12 @@ from transformers import (
     PretrainedConfig,
 )
 
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import check_tells_offsets, paper_length
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.squad import Question
 from toolkit.finetuning.qa.windows import Window
 from toolkit.finetuning.settings import Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs
 from toolkit.finetuning.trainer import Features
 

@@ -22,6 +22,7 @@ from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassif
 from toolkit.core.console import console
 from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRows, CheckedData, Labels
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.qa import squad_metrics
@@ -37,7 +38,6 @@ from toolkit.finetuning.qa.answers import (
 from toolkit.finetuning.qa.squad import Question, read_questions
 from toolkit.finetuning.qa.windows import WindowBuilder
 from toolkit.finetuning.settings import FinetuningSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import ClassesOfTokens, Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
 

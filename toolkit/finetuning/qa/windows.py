@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from transformers import BatchEncoding
 
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import Encoded, check_room, check_tells_offsets
-from toolkit.finetuning.source import EncoderSource
 
 _AT_ONCE = 1000
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
-from toolkit.tables import Table, TableRow
+from toolkit.tables import TableFile, TableRow
 
 Label = str | int | float | bool
 _TEXT, _TEXT_PAIR = "text", "text_pair"
@@ -57,13 +57,13 @@ def _key(label: Label) -> tuple[str, Label]:
     return type(label).__name__, label
 
 
-def text_columns_of(table: Table) -> tuple[str, ...]:
+def text_columns_of(table: TableFile) -> tuple[str, ...]:
     """The default text columns: a pair if the table has `text_pair`."""
     return (_TEXT, _TEXT_PAIR) if _TEXT_PAIR in table.columns else (_TEXT,)
 
 
 def to_examples(
-    table: Table,
+    table: TableFile,
     *,
     bad: BadRows,
     text_columns: tuple[str, ...],
@@ -87,7 +87,7 @@ def to_examples(
     return bad.each(table.path, enumerate(table.rows, start=1), read)
 
 
-def _check_columns(table: Table, texts: tuple[str, ...], label: str, *, labels: Labels) -> None:
+def _check_columns(table: TableFile, texts: tuple[str, ...], label: str, *, labels: Labels) -> None:
     if label in texts:
         raise UserError(
             f"{table.path}: the column {label!r} is both text and label. Choose another one with --label-column."

@@ -15,6 +15,7 @@ from torch import nn
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import (
     LABELS_FILE,
     has_head_file,
@@ -28,7 +29,6 @@ from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import FinetuningSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.tables import read_table

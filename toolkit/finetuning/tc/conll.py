@@ -19,7 +19,7 @@ from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.tc.tag_schemes import OUTSIDE, TagScheme, detect_scheme, has_letter, is_tag
-from toolkit.tables import Table, TableRow, parquet_class_names, read_text
+from toolkit.tables import TableFile, TableRow, parquet_class_names, read_text
 
 _WHAT_TO_GIVE = (
     "Give CoNLL columns: a token and its tag on each line, and a blank line between sentences; or a .jsonl or .parquet "
@@ -126,7 +126,7 @@ def _from_columns(path: Path, bad: BadRows, label_column: str | None) -> list[Ta
 
 
 def _from_table(
-    table: Table, file: DataFile, bad: BadRows, label_column: str | None, label_type: str, labels: Labels
+    table: TableFile, file: DataFile, bad: BadRows, label_column: str | None, label_type: str, labels: Labels
 ) -> list[TaggedSentence]:
     token_column = next((name for name in _TOKENS if name in table.columns), None)
     if token_column is None:

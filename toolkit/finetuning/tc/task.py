@@ -15,10 +15,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_TOKEN_CLASSIFICATIO
 
 from toolkit.core.errors import UserError
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import FinetuningSettings, Split
-from toolkit.finetuning.source import EncoderSource
 from toolkit.finetuning.task import IGNORED, ClassesOfTokens, Outputs, Prediction
 from toolkit.finetuning.tc.conll import TaggedFile, TaggedSentence, read_tagged
 from toolkit.finetuning.tc.tag_schemes import (

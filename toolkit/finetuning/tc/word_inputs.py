@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from transformers import BatchEncoding
 
+from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import check_room, check_tells_offsets, paper_length
-from toolkit.finetuning.source import EncoderSource
 
 NO_WORD = -1
 TokenRange = tuple[int, int]

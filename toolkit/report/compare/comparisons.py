@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from toolkit.report.compare.levels import Level, Row, Seeds, family_name
+from toolkit.report.compare.levels import Level, ScoreRow, Seeds, family_name
 from toolkit.report.compare.score_tables import Column, columns_of, table_of_rows
 from toolkit.report.compare.statistics import Estimate, PairedTest, holm, paired_test
 from toolkit.report.compare.tables import MeanScore, Table, TableCell, slug
@@ -20,7 +20,7 @@ _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference
 _DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
 # With a blank, as hardly a label has.
 _BASELINE = "against the baseline"
-Pairs = Mapping[str, Sequence[tuple[Row, Row]]]
+Pairs = Mapping[str, Sequence[tuple[ScoreRow, ScoreRow]]]
 """Rows to compare, by the label in which they differ."""
 
 
@@ -55,7 +55,7 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
 
 def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
     """Pairs on one line of a figure, each under the first such axis; all pairs where there is no such figure."""
-    found: dict[str, list[tuple[Row, Row]]] = {}
+    found: dict[str, list[tuple[ScoreRow, ScoreRow]]] = {}
     seen: set[tuple[str, str]] = set()
     for axis in axes_of(level):
         for first, second in _on_one_line(level, axis.name):
@@ -70,7 +70,7 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
     return found
 
 
-def _on_one_line(level: Level, axis: str) -> Iterator[tuple[Row, Row]]:
+def _on_one_line(level: Level, axis: str) -> Iterator[tuple[ScoreRow, ScoreRow]]:
     """Pairs on a line of the label's figure, at different places and of one pretraining seed."""
     for name, line in lines_of(level, axis).items():
         for first, second in combinations(line if name != OTHERS else (), 2):
@@ -98,12 +98,12 @@ def difference_tables(level: Level, baseline: str | None) -> list[Table]:
     return tables
 
 
-def _row(level: Level, name: str | None) -> Row | None:
+def _row(level: Level, name: str | None) -> ScoreRow | None:
     return next((row for row in level.rows if row.name == name), None)
 
 
 def _tests(
-    pairs: Sequence[tuple[Row, Row]], names: tuple[str, str, str], tasks: Sequence[TaskInfo]
+    pairs: Sequence[tuple[ScoreRow, ScoreRow]], names: tuple[str, str, str], tasks: Sequence[TaskInfo]
 ) -> Iterator[tuple[TableCell, ...]]:
     found = [
         (first.name, second.name, test) for first, second in pairs if (test := _test(first, second, tasks)) is not None
@@ -114,7 +114,7 @@ def _tests(
         yield (*names, first, second, test.num_pairs, 100 * test.difference, *limits, test.p, corrected)
 
 
-def _test(first: Row, second: Row, tasks: Sequence[TaskInfo]) -> PairedTest | None:
+def _test(first: ScoreRow, second: ScoreRow, tasks: Sequence[TaskInfo]) -> PairedTest | None:
     """A row without a seed is paired with each seed of the other."""
     one, other = first.by_seed(tasks), second.by_seed(tasks)
     if first.seeds is Seeds.NONE and one:
@@ -124,7 +124,7 @@ def _test(first: Row, second: Row, tasks: Sequence[TaskInfo]) -> PairedTest | No
     return paired_test(one, other)
 
 
-def _difference(row: Row, reference: Row, column: Column) -> MeanScore | None:
+def _difference(row: ScoreRow, reference: ScoreRow, column: Column) -> MeanScore | None:
     test = _test(row, reference, column.tasks)
     if test is None:
         return None

@@ -38,7 +38,7 @@ class Seeds(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """A model or a configuration: by task, its scores by seed."""
 
     name: str
@@ -102,7 +102,7 @@ class Level:
     """`models` or `configurations`; begins the names of files."""
     seeds: Seeds
     """What the intervals are over."""
-    rows: tuple[Row, ...]
+    rows: tuple[ScoreRow, ...]
     tasks: tuple[TaskInfo, ...]
     shown: Shown = Shown()  # noqa: RUF009
 
@@ -119,7 +119,7 @@ class Level:
         return varying_labels(self.rows)
 
 
-def varying_labels(rows: Sequence[Row]) -> tuple[str, ...]:
+def varying_labels(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """Labels that differ between rows, in the order in which rows name them."""
     names = dict.fromkeys(name for row in rows for name in row.labels)
     return tuple(name for name in names if len({row.labels.get(name) for row in rows}) > 1)
@@ -140,7 +140,7 @@ def model_level(results: Results) -> Level:
         }
         scores = {task: found for task, found in scores.items() if found}
         unfinished = frozenset(task for task in scores if (model.name, task) in results.unfinished_rates)
-        rows.append(Row(model.name, model.labels or {}, scores, unfinished=unfinished))
+        rows.append(ScoreRow(model.name, model.labels or {}, scores, unfinished=unfinished))
     return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks, results.shown)
 
 
@@ -161,13 +161,13 @@ def configuration_members(models: Level) -> dict[str, list[str]]:
     return {name: [row.name for row in rows] for name, rows in (_configurations(models) | alone).items()}
 
 
-def _without_seed(models: Level) -> list[Row]:
+def _without_seed(models: Level) -> list[ScoreRow]:
     return [row for row in models.rows if SEED not in row.labels]
 
 
-def _configurations(models: Level) -> dict[str, list[Row]]:
+def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
     """Rows by name of their configuration: the labels in which it differs from others."""
-    groups: dict[tuple[tuple[str, Label], ...], list[Row]] = {}
+    groups: dict[tuple[tuple[str, Label], ...], list[ScoreRow]] = {}
     for row in models.rows:
         if SEED in row.labels:
             shared = ((name, value) for name, value in row.labels.items() if name not in _UNSHARED)
@@ -177,7 +177,7 @@ def _configurations(models: Level) -> dict[str, list[Row]]:
     return {title or "all models": rows for title, rows in zip(titles, groups.values(), strict=True)}
 
 
-def _configuration(name: str, members: Sequence[Row], seeds: Seeds) -> Row:
+def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds) -> ScoreRow:
     first = members[0].labels
     scores: dict[str, dict[Label, float]] = {}
     for row in members:
@@ -189,4 +189,4 @@ def _configuration(name: str, members: Sequence[Row], seeds: Seeds) -> Row:
         values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:
             labels[label] = math.fsum(values) / len(values)
-    return Row(name, labels, scores, seeds, frozenset[str]().union(*(row.unfinished for row in members)))
+    return ScoreRow(name, labels, scores, seeds, frozenset[str]().union(*(row.unfinished for row in members)))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.experiments.grid.declaration import Label
-from toolkit.report.compare.levels import Level, Row, Seeds, family_name
+from toolkit.report.compare.levels import Level, ScoreRow, Seeds, family_name
 from toolkit.report.compare.statistics import Estimate
 from toolkit.report.compare.tables import MeanScore, Table, slug
 from toolkit.report.read.labels import (
@@ -87,7 +87,10 @@ def _score_table(level: Level, columns: Sequence[Column], name: str, title: str)
 
 
 def table_of_rows(
-    level: Level, rows: Iterable[Row], columns: Sequence[Column], score_of: Callable[[Row, Column], MeanScore | None]
+    level: Level,
+    rows: Iterable[ScoreRow],
+    columns: Sequence[Column],
+    score_of: Callable[[ScoreRow, Column], MeanScore | None],
 ) -> Table:
     """A table without a name of rows that have a score: what names them, then their scores."""
     hidden = {*TOTALS, *_repeated_labels(level)}
@@ -144,7 +147,7 @@ def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str,
     )
 
 
-def mean_score(level: Level, row: Row, tasks: Sequence[TaskInfo]) -> MeanScore | None:
+def mean_score(level: Level, row: ScoreRow, tasks: Sequence[TaskInfo]) -> MeanScore | None:
     """Mean of a row over tasks; None unless it has scores of each."""
     found = row.estimate(tasks)
     if found is None:

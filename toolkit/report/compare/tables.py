@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.core.text import counted
-from toolkit.report.compare.levels import Level, Row
+from toolkit.report.compare.levels import Level, ScoreRow
 from toolkit.report.compare.statistics import Estimate
 from toolkit.report.read.completeness import MissingReason, missing_summary
 from toolkit.report.read.results import Results
@@ -91,7 +91,7 @@ def scores_csv(results: Results) -> str:
     writer.writerow(_SCORES_HEAD)
     for model, task in sorted(results.rates):
         cells = results.chosen(model, task)
-        row = Row(model, {}, {task: {cell.seed: cell.main for cell in cells}})
+        row = ScoreRow(model, {}, {task: {cell.seed: cell.main for cell in cells}})
         info = TaskInfo(task, cells[0].kind, cells[0].metric)
         found = row.estimate([info])
         assert found is not None

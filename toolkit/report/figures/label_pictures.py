@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from toolkit.core.text import first_few
 from toolkit.experiments.grid.declaration import Label
-from toolkit.report.compare.levels import Level, Row, Seeds, family_name
+from toolkit.report.compare.levels import Level, ScoreRow, Seeds, family_name
 from toolkit.report.compare.statistics import estimate
 from toolkit.report.compare.tables import slug
 from toolkit.report.figures.lines import OTHERS, Axis, axes_of, lines_of
@@ -55,7 +55,7 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
         )
 
 
-def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[Row]], *, varied: bool) -> Iterator[Panel]:
+def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[ScoreRow]], *, varied: bool) -> Iterator[Panel]:
     """A panel for each family: of its scores, or of their differences from the mean of each line."""
     make_points, y_label = (_variation_points, "difference (points)") if varied else (_score_points, "test score (%)")
     for kind, tasks in level.families.items():
@@ -66,13 +66,13 @@ def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[Row]], *, var
             yield Panel(family_name(kind), series, y_label, floor=None if varied else floor_of(tasks))
 
 
-def _score_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
+def _score_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     for row in rows:
         if (found := row.estimate(tasks)) is not None:
             yield Point.of(axis.places[row.labels[axis.name]], found)
 
 
-def _variation_points(rows: Sequence[Row], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
+def _variation_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     """The difference of each row from the rows' mean, over the seeds that all have."""
     scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
     known = [row for row in rows if row.estimate(tasks) is not None]

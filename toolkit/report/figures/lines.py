@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.experiments.grid.declaration import Label
-from toolkit.report.compare.levels import Level, Row, varying_labels
+from toolkit.report.compare.levels import Level, ScoreRow, varying_labels
 from toolkit.report.figures.pictures import Ticks
 from toolkit.report.read.labels import (
     FLOPS,
@@ -61,7 +61,7 @@ def _axis(level: Level, name: str) -> Axis | None:
     return Axis(name, places, is_category)
 
 
-def lines_of(level: Level, axis: str) -> dict[str, list[Row]]:
+def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
     """The rows that have a label, by the name of their line along it: those that agree in the labels of lines.
 
     Checkpoints of runs, drawn along their training, have a line for each run. A row without a label that others have (a

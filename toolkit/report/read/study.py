@@ -16,7 +16,7 @@ from toolkit.run.metrics import read_lines
 
 
 @dataclass(frozen=True)
-class Segment:
+class StudySegment:
     """Steps of one objective, at the peak of the learning rate or behind it."""
 
     objective: str
@@ -36,7 +36,7 @@ class StudyModel(BaseModel):
     tokens: int
     giver: str | None = Field(alias="from")
     fork: int = Field(alias="step")
-    segments: tuple[Segment, ...]
+    segments: tuple[StudySegment, ...]
     """Of its own steps."""
     kept: tuple[int, ...]
     """Steps whose checkpoints stay."""
