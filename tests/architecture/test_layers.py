@@ -86,10 +86,6 @@ GIVEN_AS_TEXT = {
     ): "the program that a command starts",
     (
         "toolkit/experiments/study/pieces.py",
-        "toolkit.experiments.study.worker:PieceRunner",
-    ): "workers import it",
-    (
-        "toolkit/experiments/study/worker.py",
         "toolkit.core.processes",
     ): "a program that a worker starts, and that ends with it",
     (

@@ -60,7 +60,7 @@ def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_diverges_sto
     running.wait(_SECONDS)
     study.write_text(study.read_text() + _DIVERGING)
     assert start(study, log).wait(_SECONDS) == 0, log.read_text()
-    assert "it diverged at step 2, which is its outcome" in log.read_text()
+    assert "run-mlm40-6: diverged on the way to step 6, at step 2, which is its outcome" in log.read_text()
     # All others were trained, each step once.
     for run, first in ((trunk, 1), (leaf, 16)):
         assert RunFolder(run).checkpoint(30).is_dir()

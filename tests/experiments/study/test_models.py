@@ -261,9 +261,9 @@ def test_names_of_one_folder_are_refused(study):
         models_of(study(text, head='names = "{part}"'))
 
 
-def test_models_that_are_from_one_another_are_named(study):
+def test_models_that_are_from_one_another_are_refused(study):
     block = "[[models]]\nfrom = '{}'\naxes.part.{}.schedule = 'mlm 2'\n"
-    with pytest.raises(SettingsError, match=r"^models are from one another: a -> b -> c -> a\. Let"):
+    with pytest.raises(SettingsError, match=r"^from 'b': no model .* Of models that are from one another none can be"):
         models_of(study("".join(block.format(*pair) for pair in ("ba", "cb", "ac")), head='names = "{part}"'))
 
 

@@ -1,99 +1,135 @@
-"""Pieces of a study among workers: what a stop leaves, and what a piece has to leave."""
+"""Pieces of a study as items of work: what one has to leave, what a stop leaves, and how a failure is told."""
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.experiments.study.test_plan import planned, write_study
 from tests.support.runs import write_run
-from toolkit.core.errors import SettingsError, ToolkitError
-from toolkit.execution.local import LocalExecutor
-from toolkit.execution.work import Event, Failed, Finished, Lost, Work
+from toolkit.core.errors import SettingsError
+from toolkit.core.signals import stop_signals_kept
 from toolkit.experiments.study import pieces
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.pieces import train_pieces
-from toolkit.experiments.study.worker import PieceRunner, PieceTask
+from toolkit.experiments.study.pieces import StudyJob, train_pieces
+from toolkit.experiments.study.view import StudyView
 from toolkit.run.folder import RunFolder
+from toolkit.work.claims import StoppedError, work_on
 from toolkit.work.start import ExecutorKind
 
+_TRAIN = """
+import os, pathlib, signal, sys
+_, _, _, run_file, _, until = sys.argv[1:]
+run = pathlib.Path(run_file).parent
+run.mkdir(parents=True, exist_ok=True)
+with (run.parents[1] / "trained").open("a") as file:
+    file.write(f"{run.name}@{until}\\n")
+"""
+_MAKE = '(run / "made").write_text(until)\n'
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_nothing_begins_behind_a_stop(tmp_path, monkeypatch, capsys, is_lost):
-    started = []
 
-    class Stopped(LocalExecutor):
-        """A worker whose first piece ends with a stop of the command."""
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A study whose pieces are trained by a program of Python: as `toolkit train`, and then as a test has it."""
 
-        def start(self, worker: int, work: Work) -> None:
-            started.append(work.key)
+    def made(run: RunFolder) -> int:
+        file = run.path / "made"
+        return int(file.read_text()) if file.exists() else 0
 
-        def wait(self, seconds: float) -> list[Event]:
-            if len(started) == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return [Lost(0, started[-1], "signal 15") if is_lost else Finished(0, started[-1])]
+    def make(schedules, program, machine=""):
+        monkeypatch.setattr(pieces, "_PROGRAM", (sys.executable, "-c", _TRAIN + program))
+        source = write_study(tmp_path, schedules)
+        Path(source).write_text(Path(source).read_text() + machine)
+        (tmp_path / "study" / "logs").mkdir(parents=True)
+        plan, folder = planned(source), StudyFolder(tmp_path / "study")
+        job = StudyJob(folder.path / ".work", plan, folder)
+        return plan, folder, job, StudyView(plan, folder, job)
 
-    monkeypatch.setattr(pieces, "LocalExecutor", Stopped)
+    monkeypatch.setattr(RunFolder, "newest_step", made)
     write_run(tmp_path, phase_steps=4)
-    plan = planned(write_study(tmp_path, ["clm 8", "mlm 8"]))
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
-    assert started == [("run-clm-8", 8)]
+    with stop_signals_kept():
+        yield make
+
+
+def lines_of(view):
+    view.look()
+    return [line.text for line in view.news()]
+
+
+def test_pieces_are_trained_behind_those_that_they_need(study, tmp_path):
+    *_, job, view = study(["clm 8", "clm 3 + mlm 5"], _MAKE)
+    work_on(job)
+    trained = (tmp_path / "study" / "trained").read_text().split()
+    assert trained == ["run-clm-8@3", "run-clm-8@8", "run-clm-3-mlm40-8@8"]
+    told = ["run-clm-8: done up to step 3", "run-clm-8: done up to step 8", "run-clm-3-mlm40-8: done up to step 8"]
+    assert lines_of(view) == told
+    assert lines_of(view) == []
+
+
+def test_nothing_begins_behind_a_stop_and_what_trained_is_not_failed(study, tmp_path):
+    """The stop is passed on to it: it saves, and ends well."""
+    program = "os.kill(os.getppid(), signal.SIGTERM)\nsignal.sigwait([signal.SIGTERM])\n"
+    blocked = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+    *_, job, view = study(["clm 8", "mlm 8"], blocked + program)
+    with pytest.raises(StoppedError):
+        work_on(job)
+    assert (tmp_path / "study" / "trained").read_text().split() == ["run-clm-8@8"]
+    assert lines_of(view) == []
+
+
+def test_what_waits_for_a_failed_piece_says_for_which(study, tmp_path):
+    *_, job, view = study(["clm 8", "clm 3 + mlm 5", "mlm 8"], f"if 'clm-8' in run.name: sys.exit('no GPU')\n{_MAKE}")
+    work_on(job)
+    log = tmp_path / "study" / "logs" / "run-clm-8@3.log"
+    assert lines_of(view) == [
+        f"run-clm-8: failed on the way to step 3: exit code 1; {log} ends:\n  no GPU",
+        "run-clm-8: not started on the way to step 8: it needs step 3 of run-clm-8",
+        "run-clm-3-mlm40-8: not started on the way to step 8: it needs step 3 of run-clm-8",
+        "run-mlm40-8: done up to step 8",
+    ]
+
+
+def test_a_piece_that_ended_too_early_or_diverged_is_not_done(study):
+    record = '{"step": 2, "message": "", "corpora": {}}'
+    program = f"if 'clm' in run.name:\n    (run / 'diverged.json').write_text('{record}')\n    sys.exit(3)\n"
+    plan, _, job, view = study(["clm 8", "mlm 8"], program)
+    work_on(job)
+    diverged, failed = lines_of(view)
+    assert diverged == "run-clm-8: diverged on the way to step 8, at step 2, which is its outcome"
+    assert failed.startswith("run-mlm40-8: failed on the way to step 8: it was asked to stop and has saved step 0. ")
+    assert [view.of(leaf).kind for leaf in plan.tree.leaves.values()] == ["diverged", "failed"]
+
+
+def test_a_stopped_study_says_what_is_left(study, monkeypatch, capsys):
+    class Stopped:
+        """A crew that is asked to stop while it works."""
+
+        def __init__(self, *_, **__):
+            self.is_stopped = False
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def run(self, look):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert self.is_stopped
+
+        def stop(self):
+            self.is_stopped = True
+
+    monkeypatch.setattr(pieces, "_crew", Stopped)
+    plan, folder, *_ = study(["clm 8", "mlm 8"], _MAKE)
+    with folder.locked():
+        assert train_pieces(plan, folder, executor=ExecutorKind.LOCAL)
     assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
 
 
-def test_a_worker_that_is_free_gets_nothing_behind_a_stop(tmp_path, monkeypatch):
-    started = []
-
-    class Stopped(LocalExecutor):
-        """Two workers, of which the first ends its piece after a stop, and then the second."""
-
-        def start(self, worker: int, work: Work) -> None:
-            started.append(work.key)
-
-        def wait(self, seconds: float) -> list[Event]:
-            os.kill(os.getpid(), signal.SIGTERM)
-            ended.append(len(ended))
-            return [Finished(ended[-1], started[ended[-1]])]
-
-    ended = []
-    monkeypatch.setattr(pieces, "LocalExecutor", Stopped)
-    monkeypatch.setattr(pieces, "_places", lambda machine: [{}, {}])
-    write_run(tmp_path, phase_steps=4)
-    plan = planned(write_study(tmp_path, ["clm 8", "mlm 8", "mlm 2 + clm 6"]))
-    assert len(plan.pieces) > 2
-    assert train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
-    assert len(started) == 2
-
-
-def test_what_waits_for_a_failed_piece_says_for_which(tmp_path, monkeypatch, capsys):
-    class Failing(LocalExecutor):
-        def start(self, worker: int, work: Work) -> None:
-            self.key = work.key
-
-        def wait(self, seconds: float) -> list[Event]:
-            return [Failed(0, self.key, "exit code 2")]
-
-    monkeypatch.setattr(pieces, "LocalExecutor", Failing)
-    write_run(tmp_path, phase_steps=4)
-    plan = planned(write_study(tmp_path, ["clm 8", "clm 3 + mlm 5"]))
-    assert not train_pieces(plan, StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
-    first, second = plan.pieces[0], plan.pieces[1]
-    printed = capsys.readouterr().out.splitlines()
-    assert f"{first.name}: failed on the way to step 3: exit code 2" in printed
-    assert f"{second.name}: not started on the way to step 8: it needs step 3 of {first.name}" in printed
-
-
-def test_a_piece_that_was_stopped_is_not_done(tmp_path, monkeypatch):
-    monkeypatch.setattr("toolkit.experiments.study.worker.stop_signals", lambda: ())
-    task = PieceTask(("--version",), RunFolder(tmp_path / "run"), 8, tmp_path / "log")
-    with pytest.raises(ToolkitError, match=r"asked to stop and has saved step 0\. The same command goes on\."):
-        PieceRunner()(Work(("run", 8), task, group="run"))
-
-
-def test_models_of_several_machines_are_those_of_slurm(tmp_path):
-    write_run(tmp_path, phase_steps=4)
-    source = write_study(tmp_path, ["clm 8"])
-    with open(source, "a") as file:
-        file.write("[machine]\nnodes = 2\n")
+def test_models_of_several_machines_are_those_of_slurm(study):
+    plan, folder, *_ = study(["clm 8"], _MAKE, machine="[machine]\nnodes = 2\n")
     with pytest.raises(SettingsError, match=r"machine\.nodes=2, but --executor local trains each model on one machine"):
-        train_pieces(planned(source), StudyFolder(tmp_path / "study"), executor=ExecutorKind.LOCAL)
+        train_pieces(plan, folder, executor=ExecutorKind.LOCAL)

@@ -34,9 +34,9 @@ class StudyFolder:
         """Models with jobs in the queue."""
         return {job.rpartition("@")[0] for job in self.jobs().live}
 
-    def log(self, name: str, until: int) -> Path:
-        """Log of a piece."""
-        return self.logs / f"{name}@{until}.log"
+    def log(self, piece: object) -> Path:
+        """Log of a piece, by its key."""
+        return self.logs / f"{piece}.log"
 
     def locked(self) -> AbstractContextManager[None]:
         """The folder, for one command at a time."""

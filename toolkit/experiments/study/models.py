@@ -4,9 +4,7 @@ import copy
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
@@ -16,10 +14,10 @@ from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, Study
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import Choice, axes_of, labels_of, labels_of_choices, model_name
-from toolkit.run.continuation import Continuation
+from toolkit.experiments.study.outside import OutsideRun
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import complete_run, find_run_file, read_resolved
+from toolkit.run.load import complete_run, find_run_file
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunFolderSettings
 from toolkit.run.toml_files import read_toml
@@ -47,6 +45,8 @@ class Model:
     """What reports draw scores against."""
     raw: Mapping[str, Any]
     """Its run file, before presets and defaults."""
+    source: OutsideRun | None = None
+    """The run that it is `from`, where that is none of the study."""
 
     @property
     def total_steps(self) -> int:
@@ -71,7 +71,7 @@ class _Family:
     def __init__(self, study: Study) -> None:
         self.models: dict[str, Model] = {}
         self._study, self._runs = study, StudyFolder(study.study.dir).runs
-        self._mistakes = dict[str, list[str]]()
+        self._mistakes, self._outside = dict[str, list[str]](), dict[str, OutsideRun]()
         path = find_run_file(study.study.base)
         self._base, self._stem = read_toml(path), path.stem
         if self._base.keys() & {"fork", "branch"}:
@@ -109,29 +109,15 @@ class _Family:
     def check(self, *, waiting: Sequence[ModelBlock]) -> None:
         """Raise what is wrong, all of it; blocks that are `waiting` have a source that no model has as its name."""
         # Else the models may be missing for a mistake of theirs.
-        mistakes = [*map(self._told, self._mistakes), *self._circle(waiting)] or [
+        mistakes = [*map(self._told, self._mistakes)] or [
             f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
-            f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}."
+            f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}. Of models that are from one "
+            "another none can be made."
             for source in dict.fromkeys(source for block in waiting for source in block.sources)
             if not self.knows(source)
         ]
         if mistakes:
             raise SettingsError("\n".join(mistakes))
-
-    def _circle(self, waiting: Sequence[ModelBlock]) -> list[str]:
-        """Message on models that wait for one another, known where their names follow from their axes alone."""
-        needs: dict[str, Sequence[str]] = {}
-        for block in waiting:
-            # Axes may be wrong, and other fields follow from the run, which cannot be made.
-            with suppress(SettingsError, ValueError, LookupError):
-                for choices in itertools.product(*axes_of(block.axes)):
-                    needs[self._study.study.names.format_map(labels_of_choices(choices))] = block.sources
-        try:
-            TopologicalSorter(needs).prepare()
-        except CycleError as error:
-            names = " -> ".join(reversed(error.args[1]))
-            return [f"models are from one another: {names}. Let one of them begin without from."]
-        return []
 
     def _mistake(self, place: str, error: UserError) -> None:
         """Keep a message with its place; one that many models have is told once."""
@@ -173,17 +159,18 @@ class _Family:
         name = model_name(self._study.study.names, labels, run, size=size)
         raw["run"]["dir"] = str(self._runs / name)
         settings = run.settings.model_copy(update={"run": RunFolderSettings(**raw["run"])})
-        return Model(name, place, replace(run, settings=settings), labels, raw)
+        outside = None if source is None else self._outside.get(source)
+        return Model(name, place, replace(run, settings=settings), labels, raw, outside)
 
     def _check_goes_on(self, run: DeclaredRun, source: str) -> None:
         """Refuse a model that would not begin where its source ends, and would be trained from its first step on."""
         if source in self.models:
             before = self.models[source].run
+            found = parting(Course(before), Course(run))
         else:
-            folder = RunFolder(source)
-            # With what the start of that run has chosen, as a fork of it would have.
-            before, run = read_resolved(folder.settings_file), Continuation(folder.newest_manifest()).keep_choices(run)
-        found, last = parting(Course(before), Course(run)), before.plan.schedule.total_steps
+            before = self._outside[source].run
+            found = self._outside[source].parting(run)
+        last = before.plan.schedule.total_steps
         if found.step < last:
             raise SettingsError(
                 f"from {source!r}: it would not go on there, as the two part at step {found.step:,} of {last:,}: "
@@ -217,9 +204,11 @@ class _Family:
         if source in self.models:
             run, raw = self.models[source].run, dict(copy.deepcopy(self.models[source].raw))
         else:
-            folder = RunFolder(source)
-            run, raw = read_resolved(folder.settings_file), read_toml(folder.settings_file)
-            newest, last = folder.newest_step(), run.plan.schedule.total_steps
+            if source not in self._outside:
+                self._outside[source] = OutsideRun(source)
+            outside = self._outside[source]
+            run, raw = outside.run, read_toml(outside.folder.settings_file)
+            newest, last = outside.folder.newest_step(), run.plan.schedule.total_steps
             if newest != last:
                 raise SettingsError(
                     f"from {source!r}: that run stands at {newest:,} of {last:,} steps. Finish it, or make it a model "

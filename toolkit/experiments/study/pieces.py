@@ -1,31 +1,99 @@
-"""Pieces of a study, trained by workers: as many at a time as the GPUs or cores of a machine, or of a cluster, hold."""
+"""Pieces of a study as items of work: each is trained by `toolkit train` in a process of its own.
+
+As many go on at a time as the GPUs or cores of a machine, or of a cluster, hold.
+"""
 
 import os
 import signal
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from rich.live import Live
+from types import FrameType
 
 from toolkit.core.console import console
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import NonFiniteError, SettingsError, ToolkitError
 from toolkit.core.signals import stop_signals, stop_signals_kept
 from toolkit.core.text import counted, first_few
-from toolkit.engine.gpus import visible_gpus
-from toolkit.execution.local import LocalExecutor
-from toolkit.execution.ray_actors import RayExecutor
-from toolkit.execution.ray_cluster import Cluster
-from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import NOBODY, Event, Executor, Failed, Lost, Resources, Work, WorkShare
+from toolkit.engine.gpus import VISIBLE_DEVICES, visible_gpus
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.live import StudyState, shown
-from toolkit.experiments.study.plan import PieceKey, RunPiece, StudyPlan
-from toolkit.experiments.study.worker import PieceTask
-from toolkit.work.start import ExecutorKind
+from toolkit.experiments.study.plan import RunPiece, StudyPlan
+from toolkit.experiments.study.view import StudyView
+from toolkit.run.divergence import read_divergence
+from toolkit.run.folder import RunFolder
+from toolkit.work.claims import Item, Job, StoppedError
+from toolkit.work.commands import Command
+from toolkit.work.ray import Cluster, OnRay, Resources
+from toolkit.work.show import shown
+from toolkit.work.start import Crew, ExecutorKind, Here
 
-RUNNER = "toolkit.experiments.study.worker:PieceRunner"
-"""Name of what trains pieces, as `LocalExecutor` takes it."""
+# What a worker starts ends with it, also where it is killed.
+_PROGRAM = (sys.executable, "-m", "toolkit.core.processes")
+_TOOLKIT = ("toolkit.cli",)
+_LINES_OF_AN_ERROR = 3
+
+
+@dataclass(frozen=True)
+class Training:
+    """All that training a piece takes."""
+
+    arguments: tuple[str, ...]
+    """Those of `toolkit`."""
+    run: Path
+    """Folder of the run that it trains."""
+    until: int
+    """Updates that the run has when the piece is done."""
+    log: Path
+    """What it prints goes to the end of this file."""
+
+
+class StudyJob(Job):
+    """The pieces that are left of a study. A stop is passed on to what trains, which saves and ends well."""
+
+    def __init__(self, folder: Path, plan: StudyPlan, study: StudyFolder) -> None:
+        super().__init__(folder, [_item(piece, plan, study) for piece in plan.pieces])
+        self._training: subprocess.Popen[bytes] | None = None
+        self._is_stopped = self._listens = False
+
+    def is_done(self, item: Item) -> bool:
+        """True where the run has the checkpoint at which the piece ends, or a later one."""
+        task: Training = item.payload
+        return RunFolder(task.run).newest_step() >= task.until
+
+    def do(self, item: Item) -> None:
+        """Train a piece; a ToolkitError where it ended otherwise than well, or diverged."""
+        if not self._listens:
+            self._listens = True
+            for number in stop_signals():
+                signal.signal(number, self._stop)
+        task: Training = item.payload
+        with task.log.open("ab") as log:
+            begin = log.tell()
+            command = [*_PROGRAM, str(os.getpid()), *_TOOLKIT, *task.arguments]
+            self._training = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            code = self._training.wait()
+            self._training = None
+        run, way = RunFolder(task.run), f"on the way to step {task.until:,}"
+        if code == NonFiniteError.exit_code and (found := read_divergence(run)) is not None:
+            raise ToolkitError(f"diverged {way}, at step {found.step:,}, which is its outcome")
+        if code:
+            with task.log.open("rb") as log:
+                log.seek(begin)
+                last = log.read().decode(errors="replace").strip().splitlines()[-_LINES_OF_AN_ERROR:]
+            raise ToolkitError(f"failed {way}: exit code {code}; {task.log} ends:\n  " + "\n  ".join(last))
+        if not self.is_done(item):
+            if self._is_stopped:
+                raise StoppedError
+            saved = f"it was asked to stop and has saved step {run.newest_step():,}"
+            raise ToolkitError(f"failed {way}: {saved}. The same command goes on.")
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._is_stopped = True
+        if self._training is None:
+            sys.exit(0)
+        self._training.send_signal(number)
 
 
 def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> bool:
@@ -38,27 +106,49 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
             f"machine.nodes={nodes}, but --executor {executor} trains each model on one machine. Take --executor "
             "slurm, or leave nodes out."
         )
-    items, state = [_work(piece, plan, folder) for piece in plan.pieces], StudyState(plan, folder)
-    opened = closing(_executor(executor, plan.study.machine, most=len(items), logs=folder.logs))
-    with opened as workers, shown(state) as live, stop_signals_kept():
-        reporter = _Reporter(plan, state, workers, live)
-        for number in stop_signals():
-            signal.signal(number, lambda *_: reporter.stop())
-        try:
-            run_work(items, workers, share=reporter, observer=reporter)
-        except _StoppedError:
-            return True
-    return False
+    command = Command(folder.path, name="toolkit study", what="study", elsewhere="set study.dir to another folder")
+    with command:
+        command.join("", otherwise="another study file")
+        job = StudyJob(command.work, plan, folder)
+        view, is_stopped = StudyView(plan, folder, job), False
+        with _crew(executor, plan.study.machine, job, command.job_file, logs=folder.logs) as crew, stop_signals_kept():
+
+            def stop(*_: object) -> None:
+                nonlocal is_stopped
+                is_stopped = True
+                crew.stop()
+
+            for number in stop_signals():
+                signal.signal(number, stop)
+            with shown(view) as look:
+                crew.run(look)
+    if is_stopped:
+        left = dict.fromkeys(piece.name for piece in plan.pieces if plan.done(piece.name) < piece.until)
+        console().print(f"stopped; the same command goes on with {counted(len(left), 'model')}: {first_few([*left])}")
+    return is_stopped
 
 
-def _executor(kind: ExecutorKind, machine: MachineSettings, *, most: int, logs: Path) -> LocalExecutor | RayExecutor:
+def _item(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Item:
+    machine, run = plan.study.machine, plan.folder(piece.name)
+    arguments = ["train", str(run.settings_file), "--until", str(piece.until)]
+    if machine.gpus is not None:
+        arguments += ["--num-procs", str(machine.gpus)]
+    if machine.ds_config is not None:
+        arguments += ["--ds_config", machine.ds_config]
+    training = Training(tuple(arguments), run.path, piece.until, folder.log(piece.key))
+    needs = () if piece.needs is None else (str(piece.needs),)
+    return Item(str(piece.key), training, group=piece.name, needs=needs)
+
+
+def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, job_file: Path, *, logs: Path) -> Crew:
     if kind is ExecutorKind.LOCAL:
-        return LocalExecutor(RUNNER, environments=_places(machine), logs=logs)
+        return Here(job, job_file, places=_places(machine), logs=logs)
     cluster = Cluster()
-    return RayExecutor(
-        cluster,
-        RUNNER,
-        most=most,
+    return OnRay(
+        job,
+        job_file,
+        cluster=cluster,
+        most=len(job.items),
         resources=Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus)),
         logs=logs,
         shared="study.dir, data and the working directory",
@@ -66,89 +156,13 @@ def _executor(kind: ExecutorKind, machine: MachineSettings, *, most: int, logs: 
     )
 
 
-def _work(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Work:
-    machine = plan.study.machine
-    arguments = ["train", str(plan.folder(piece.name).settings_file), "--until", str(piece.until)]
-    if machine.gpus is not None:
-        arguments += ["--num-procs", str(machine.gpus)]
-    if machine.ds_config is not None:
-        arguments += ["--ds_config", machine.ds_config]
-    task = PieceTask(tuple(arguments), plan.folder(piece.name), piece.until, folder.log(*piece.key))
-    return Work(piece.key, task, group=piece.name, needs=() if piece.needs is None else (piece.needs,))
-
-
-def _places(machine: MachineSettings) -> list[dict[str, str]]:
+def _places(machine: MachineSettings) -> Sequence[Mapping[str, str]]:
     """The environment of each run that trains beside the others."""
     if gpus := visible_gpus():
         each = machine.gpus or len(gpus)
         groups = [gpus[first : first + each] for first in range(0, len(gpus) - each + 1, each)]
-        return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups or [gpus]]
+        return [{VISIBLE_DEVICES: ",".join(group)} for group in groups or [gpus]]
     if machine.threads is None:
         return [{}]
     count = max(1, len(os.sched_getaffinity(0)) // (machine.threads * (machine.gpus or 1)))
     return [{"OMP_NUM_THREADS": str(machine.threads)}] * count
-
-
-class _StoppedError(Exception):
-    """What was training has saved and ended."""
-
-
-class _Reporter(WorkShare):
-    """Says when a piece begins and ends, or draws the tree; once a stop was asked for, passes it on, and ends the loop
-    with the last.
-    """
-
-    def __init__(self, plan: StudyPlan, state: StudyState, executor: Executor, live: Live | None) -> None:
-        self._plan, self._state, self._executor, self._live = plan, state, executor, live
-        self._screen = console() if live is None else live.console
-        self._pieces = {piece.key: piece for piece in plan.pieces}
-        self._is_stopped = False
-
-    def stop(self) -> None:
-        """Ask what trains to save and end."""
-        self._is_stopped = True
-        if isinstance(self._executor, LocalExecutor):
-            for pid in self._executor.process_ids:
-                os.kill(pid, signal.SIGTERM)
-        else:
-            raise _StoppedError
-
-    def claim(self, name: str) -> bool:
-        """Nothing begins behind a stop."""
-        return not self._is_stopped
-
-    def on_start(self, worker: int, key: PieceKey) -> None:
-        piece = self._pieces[key]
-        self._state.begin(key)
-        if self._live is None:
-            self._screen.print(f"{piece.name}: from step {piece.first:,} to {piece.until:,}")
-
-    def on_event(self, event: Event) -> None:
-        name, until = event.key
-        self._state.end(event)
-        if self._is_stopped:
-            # Before a worker that was lost is replaced.
-            self.on_look()
-        elif isinstance(event, Failed):
-            needs = self._pieces[event.key].needs
-            why = f"failed on the way to step {until:,}: {event.message}"
-            if event.worker == NOBODY and needs is not None:
-                why = f"not started on the way to step {until:,}: it needs step {needs[1]:,} of {needs[0]}"
-            self._screen.print(f"{name}: {why}")
-        elif isinstance(event, Lost):
-            self._screen.print(f"{name}: lost on the way to step {until:,} ({event.reason}); it is started again")
-        elif self._live is None:
-            self._screen.print(f"{name}: done up to step {until:,}")
-
-    def on_look(self) -> None:
-        if self._live is not None:
-            self._state.read()
-            self._live.refresh()
-        if self._is_stopped and not self._state.running:
-            left = list(
-                dict.fromkeys(piece.name for piece in self._plan.pieces if self._plan.done(piece.name) < piece.until)
-            )
-            self._screen.print(
-                f"stopped; the same command goes on with {counted(len(left), 'model')}: {first_few(left)}"
-            )
-            raise _StoppedError

@@ -6,6 +6,7 @@ Nothing else is kept. A study that was killed, or that got models later, does wh
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.checkpoint.manifest import CheckpointManifest, read_manifest
 from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint
@@ -14,6 +15,7 @@ from toolkit.core.text import counted
 from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps, missed_steps
+from toolkit.experiments.study.outside import OutsideRun
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import OpenedCorpora, open_corpora
@@ -25,8 +27,16 @@ from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
 
-PieceKey = tuple[str, int]
-"""A model, and the step up to which the piece trains it."""
+
+class PieceKey(NamedTuple):
+    """A model, and the step up to which the piece trains it."""
+
+    name: str
+    until: int
+
+    def __str__(self) -> str:
+        """'610m-clm-42k@10000', as jobs and logs are named."""
+        return f"{self.name}@{self.until}"
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class RunPiece:
     @property
     def key(self) -> PieceKey:
         """Name by which others need it."""
-        return self.name, self.until
+        return PieceKey(self.name, self.until)
 
 
 @dataclass(frozen=True)
@@ -64,9 +74,7 @@ class StudyPlan:
 
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
         self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
-        self._adopted = {
-            folder: (read_resolved(folder.settings_file), folder.newest_manifest()) for folder in _adopted(study, tree)
-        }
+        self._outside = _outside(study, tree)
         self._corpora = _hashes({name: leaf.model.run for name, leaf in tree.leaves.items()})
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
@@ -161,7 +169,7 @@ class StudyPlan:
         ends = sorted({*waited, last} if first < last == leaf.model.total_steps else waited)
         for until in ends:
             yield RunPiece(leaf.name, until, first, needs)
-            first, needs = until, (leaf.name, until)
+            first, needs = until, PieceKey(leaf.name, until)
 
     def _source_of(self, leaf: Leaf) -> _Source | None:
         """The checkpoint that a run begins from; None: its first weights."""
@@ -171,7 +179,7 @@ class StudyPlan:
         if found is not None or leaf.giver is None:
             return found
         if self._first[leaf.giver] < leaf.fork:
-            return _Source(self.folder(leaf.giver).checkpoint(leaf.fork), leaf.fork, (leaf.giver, leaf.fork))
+            return _Source(self.folder(leaf.giver).checkpoint(leaf.fork), leaf.fork, PieceKey(leaf.giver, leaf.fork))
         found = next(self._intact(leaf, first=1), None)
         first = 0 if found is None else found.step
         self.notes.append(
@@ -186,18 +194,15 @@ class StudyPlan:
         if fork is None:
             return None
         path = Path(fork.source)
-        return _Source(path, fork.step, None if path.is_dir() else (path.parents[1].name, fork.step))
+        return _Source(path, fork.step, None if path.is_dir() else PieceKey(path.parents[1].name, fork.step))
 
     def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
         """Checkpoints of other runs from a step on, up to where this one parts from them, that open; latest first."""
         limits = {
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
         }
-        for folder, (other, manifest) in self._adopted.items():
-            # With what its start has chosen, as a fork of it would have.
-            run, hashes = Continuation(manifest).keep_choices(leaf.model.run), self._corpora[leaf.name]
-            there = None if manifest is None or hashes is None else manifest.corpora
-            limits[folder] = parting(Course(other, there), Course(run, hashes if there else None)).step
+        for other in self._outside:
+            limits[other.folder] = other.parting(leaf.model.run, self._corpora[leaf.name]).step
         kept = [
             _Source(path, step)
             for folder, limit in limits.items()
@@ -274,12 +279,12 @@ def _hashes(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | None]
     return found
 
 
-def _adopted(study: Study, tree: Tree) -> list[RunFolder]:
-    """Folders of runs outside the study: those to adopt, and those that models are `from`."""
-    folders = [RunFolder(path) for path in study.study.adopt]
-    if missing := [folder.path for folder in folders if not folder.settings_file.is_file()]:
-        raise SettingsError(
-            f"study.adopt names {missing[0]}, which is not the folder of a run. Give one that has run.toml."
-        )
-    sources = {source for block in study.models for source in block.sources} - tree.leaves.keys()
-    return folders + [folder for folder in map(RunFolder, sorted(sources)) if folder.settings_file.is_file()]
+def _outside(study: Study, tree: Tree) -> list[OutsideRun]:
+    """Runs outside the study: those to adopt, and those that models are `from`."""
+    for path in study.study.adopt:
+        if not RunFolder(path).settings_file.is_file():
+            raise SettingsError(
+                f"study.adopt names {path}, which is not the folder of a run. Give one that has run.toml."
+            )
+    sources = {leaf.model.source for leaf in tree.leaves.values() if leaf.model.source is not None}
+    return [*map(OutsideRun, study.study.adopt), *sorted(sources, key=lambda run: str(run.folder.path))]

@@ -30,22 +30,22 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
     left = [piece for piece in plan.pieces if plan.done(piece.name) < piece.until]
     pieces = joined(left, shortest=plan.study.slurm.shortest_steps, queued=queued)
     for piece in pieces:
-        before = [(piece.name, until) for until in queued.get(piece.name, ())]
-        behind = {jobs.live.get(_text(key)) for key in [*before, piece.needs] if key is not None}
+        before = [PieceKey(piece.name, until) for until in queued.get(piece.name, ())]
+        behind = {jobs.live.get(str(key)) for key in [*before, piece.needs] if key is not None}
         jobs.keep(
-            _text(piece.key),
+            str(piece.key),
             [
                 *(script, str(plan.folder(piece.name).settings_file), "--until", str(piece.until)),
                 *(["--ds_config", machine.ds_config] if machine.ds_config else []),
             ],
-            log=folder.log(*piece.key),
+            log=folder.log(piece.key),
             options=["--nodes", str(machine.nodes), *threads, *plan.study.job_options],
             behind=sorted(number for number in behind if number is not None),
         )
     jobs.print_counts()
     _tell_late_cuts(plan, jobs, queued)
     if grid is not None:
-        ends = {piece.name: jobs.live[_text(piece.key)] for piece in pieces}
+        ends = {piece.name: jobs.live[str(piece.key)] for piece in pieces}
         if jobs.num_submitted:
             # A job of the grid that is in the queue waits for others than these.
             GridFolder(grid.grid.dir).jobs_file.unlink(missing_ok=True)
@@ -78,8 +78,8 @@ def joined(
 def _tell_late_cuts(plan: StudyPlan, jobs: SlurmJobs, queued: Mapping[str, Sequence[int]]) -> None:
     """Print which running jobs do not know of a step that they are to keep, and how they learn of it."""
     for piece in plan.pieces:
-        job = _text((piece.name, _end(piece, queued) or 0))
-        if not jobs.is_running(job) or job == _text(piece.key):
+        job = str(PieceKey(piece.name, _end(piece, queued) or 0))
+        if not jobs.is_running(job) or job == str(piece.key):
             continue
         newest = plan.folder(piece.name).newest_manifest()
         if newest is None or piece.until not in newest.table("checkpoint").get("keep_at", ()):
@@ -101,7 +101,3 @@ def _ends(live: Iterable[str]) -> dict[str, list[int]]:
     for name, _, until in (job.rpartition("@") for job in live):
         found.setdefault(name, []).append(int(until))
     return {name: sorted(ends) for name, ends in found.items()}
-
-
-def _text(key: PieceKey) -> str:
-    return f"{key[0]}@{key[1]}"

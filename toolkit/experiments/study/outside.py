@@ -1,0 +1,26 @@
+"""Runs that a study did not train, and whose checkpoints its models begin from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.run.continuation import Continuation
+from toolkit.run.declared import DeclaredRun
+from toolkit.run.folder import RunFolder
+from toolkit.run.load import read_resolved
+from toolkit.run.parting import Course, Parting, parting
+
+
+class OutsideRun:
+    """A run to adopt, or that models are `from`, as it was when the study was read."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = RunFolder(path)
+        self.run, self.newest = read_resolved(self.folder.settings_file), self.folder.newest_manifest()
+
+    def parting(self, run: DeclaredRun, corpora: Mapping[str, str] | None = None) -> Parting:
+        """The first step that it and a model do not make alike, where the model leaves to its start what this run's has
+        chosen, as a fork of it would. Without `corpora` (`RunCorpora.hashes`), those of one path are the same.
+        """
+        there = None if self.newest is None or corpora is None else self.newest.corpora
+        here = Continuation(self.newest).keep_choices(run)
+        return parting(Course(self.run, there), Course(here, corpora if there else None))
