@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from tests.support.grids import write_grid
+from tests.support.runs import write_run
+from toolkit.checkpoint.read import open_checkpoint
 
 GRID = {"models": ("eurobert", "bert"), "rates": (1e-3, 3e-3, 1e-2), "seeds": (0, 1, 2, 3), "steps": 1}
 
@@ -21,6 +23,8 @@ class Program:
     """A program that shares work: its command in a folder, and what it leaves there."""
 
     num_items: int
+    num_commands = 3
+    """So many share what is left in the end."""
 
     def command(self, folder: Path, num_workers: int) -> list[str]:
         """Words behind `python -m`."""
@@ -80,6 +84,42 @@ class Grid(Program):
         return write_grid(folder.parent, output=folder.name, **GRID)
 
 
+class Study(Program):
+    """Runs of three seeds, each of which two models share the first steps of; one command trains them at a time."""
+
+    num_items, num_commands = 6, 1
+
+    def command(self, folder: Path, num_workers: int) -> list[str]:
+        home = folder.parent / f"{folder.name}-inputs"
+        home.mkdir(exist_ok=True)
+        write_run(home, phase_steps=4)
+        (home / "study.toml").write_text(
+            f"""
+            [study]
+            base = "{home}/run.toml"
+            dir = "{folder}"
+            names = "{{objective}}-{{seed}}"
+            [set.lr]
+            warmup_steps = 1
+            decay_steps = 1
+            [[models]]
+            axes.schedule = ["clm 6", "clm 3 + mlm 3"]
+            axes.run.seed = [0, 1, 2]
+            [machine]
+            threads = 1
+            """
+        )
+        return ["toolkit.cli", "study", str(home / "study.toml")]
+
+    def num_done(self, folder: Path) -> int:
+        return len(list(folder.glob("runs/*/checkpoints/step-00000006")))
+
+    def outputs(self, folder: Path) -> Mapping[str, bytes]:
+        """Weights and moments, by their hashes."""
+        found = {path.name: open_checkpoint(path).manifest.files for path in sorted((folder / "runs").iterdir())}
+        return {f"{run}/{name}": entry.sha256.encode() for run, files in found.items() for name, entry in files.items()}
+
+
 def start(*words: str) -> subprocess.Popen[str]:
     """A program of Python's."""
     return subprocess.Popen(
@@ -115,7 +155,12 @@ def finish(command: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "program", [pytest.param(Toy(), id="toy"), pytest.param(Grid(), id="grid", marks=pytest.mark.slow)]
+    "program",
+    [
+        pytest.param(Toy(), id="toy"),
+        pytest.param(Grid(), id="grid", marks=pytest.mark.slow),
+        pytest.param(Study(), id="study", marks=pytest.mark.slow),
+    ],
 )
 def test_work_that_is_killed_and_shared_gives_the_same_bytes(tmp_path: Path, program: Program) -> None:
     folder, total = tmp_path / "killed", program.num_items
@@ -144,13 +189,15 @@ def test_work_that_is_killed_and_shared_gives_the_same_bytes(tmp_path: Path, pro
         assert killed.returncode == -signal.SIGKILL
         assert program.num_done(folder) < total
 
-    # Three commands share what is left; one of them is killed, too.
-    shares = [start(*program.command(folder, 1)) for _ in range(3)]
+    # Commands share what is left; one of several is killed, too.
+    shares = [start(*program.command(folder, 1)) for _ in range(program.num_commands)]
     begun = program.num_done(folder)
-    wait_for(has(begun / total + 0.06), shares[2])
-    shares[0].kill()
-    shares[0].communicate()
-    for command in shares[1:]:
+    wait_for(has(begun / total + 0.06), shares[-1])
+    if program.num_commands > 1:
+        killed = shares.pop(0)
+        killed.kill()
+        killed.communicate()
+    for command in shares:
         finish(command)
     undisturbed = tmp_path / "undisturbed"
     finish(start(*program.command(undisturbed, 1)))

@@ -173,7 +173,7 @@ class StudyPlan:
 
     def _source_of(self, leaf: Leaf) -> _Source | None:
         """The checkpoint that a run begins from; None: its first weights."""
-        if leaf.name in self.tree.queued:
+        if leaf.name in self.tree.queued and self.folder(leaf.name).settings_file.is_file():
             return self._told(leaf)
         found = next(self._intact(leaf, first=max(leaf.fork, 1)), None)
         if found is not None or leaf.giver is None:
