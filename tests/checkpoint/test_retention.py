@@ -27,13 +27,6 @@ def test_the_newest_and_the_trunk_stay(write: Callable[..., Path], root: Path) -
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000030", "step-00000060", "step-00000070"]
 
 
-def test_without_a_trunk_only_the_newest_stay(write: Callable[..., Path], root: Path) -> None:
-    for step in (1, 2, 3):
-        write(step)
-    retain(root, 1)
-    assert steps(root) == [3]
-
-
 def test_one_that_lacks_a_file_pushes_no_good_one_out(write: Callable[..., Path], root: Path) -> None:
     for step in (1, 2, 3):
         write(step)

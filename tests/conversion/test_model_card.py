@@ -9,14 +9,25 @@ from huggingface_hub import ModelCard
 
 from tests.support.hf_decoders import save_decoder
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportForm
+from toolkit.finetuning import get_task
+from toolkit.workflows.finetune import finetune
+
+
+def _card(
+    make_checkpoint: Callable[..., Path], settings: dict[str, Any] | None = None, *, name: str = "e",
+    architecture: str = "EuroBertForMaskedLM",
+) -> str:  # fmt: skip
+    """Of an encoder; `settings` stand in for those of its run."""
+    manifest = open_checkpoint(make_checkpoint()).manifest
+    manifest = manifest.model_copy(update={"settings": {**manifest.settings, **(settings or {})}})
+    return model_card(manifest, ExportForm.BIDIRECTIONAL, name=name, architecture=architecture)
 
 
 def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[..., Path]) -> None:
-    manifest = open_checkpoint(make_checkpoint()).manifest
-
-    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="wiki-encoder", architecture="EuroBertForMaskedLM")
+    card = _card(make_checkpoint, name="wiki-encoder")
 
     written = ModelCard(card).data
     assert (written.library_name, written.pipeline_tag, written.base_model) == ("transformers", "fill-mask", None)
@@ -39,18 +50,14 @@ def test_the_card_tells_recipe_data_losses_and_use(make_checkpoint: Callable[...
 
 
 def test_the_card_writes_a_ramp_in_brackets(make_checkpoint: Callable[..., Path]) -> None:
-    manifest = open_checkpoint(make_checkpoint()).manifest
     ramp = {"mask_ratio": {"start": 0.4, "stop": 0.15, "shape": "linear"}}
-    manifest = manifest.model_copy(update={"settings": {**manifest.settings, "objectives": {"mlm": ramp}}})
-    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="EuroBertForMaskedLM")
+    card = _card(make_checkpoint, {"objectives": {"mlm": ramp}})
     assert "mlm (30 steps, mask_ratio (start 0.4, stop 0.15, shape linear))" in card
 
 
 def test_the_card_tells_shares_weights_and_settings_of_a_mixture(make_checkpoint: Callable[..., Path]) -> None:
     mix = [{"objective": "clm", "share": 0.25}, {"objective": "mlm", "share": 0.75, "weight": 2.0}]
-    manifest = open_checkpoint(make_checkpoint()).manifest
-    manifest = manifest.model_copy(update={"settings": {**manifest.settings, "schedule": [{"mix": mix, "steps": 40}]}})
-    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="EuroBertForMaskedLM")
+    card = _card(make_checkpoint, {"schedule": [{"mix": mix, "steps": 40}]})
     shares = "share 0.25 of clm, share 0.75 of mlm, weight 2.0 of mlm"
     assert f"| schedule | clm+mlm (40 steps, {shares}, mask_ratio 0.4 of mlm) |" in card
 
@@ -59,16 +66,13 @@ def test_an_encoder_of_a_causal_class_names_the_version_that_it_was_checked_with
     make_checkpoint: Callable[..., Path],
 ) -> None:
     """A version that does not know `is_causal: false` would load it as a decoder, without a word."""
-    manifest = open_checkpoint(make_checkpoint()).manifest
-    card = model_card(manifest, ExportForm.BIDIRECTIONAL, name="e", architecture="Qwen3ForCausalLM")
+    card = _card(make_checkpoint, architecture="Qwen3ForCausalLM")
     assert f"stock transformers (checked with {transformers.__version__})" in card
     assert f"checked with transformers {transformers.__version__};" in card
     assert ">= 5.3" not in card
 
 
 def test_the_example_in_the_card_runs(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    from toolkit.conversion import to_hf
-
     for form, result in (("bidirectional", "logits"), ("causal", "tokens")):
         out = tmp_path / form
         to_hf(make_checkpoint(), out, form=form, dtype="fp32")
@@ -87,8 +91,6 @@ def _run_of(kind: str) -> dict[str, object]:
 def test_an_encoder_that_mntp_trained_last_says_that_fill_mask_is_off_by_one(
     make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    from toolkit.conversion import to_hf
-
     report = to_hf(make_checkpoint(run=_run_of("mntp")), tmp_path / "out", dtype="fp32")
     assert report.architecture == "EuroBertForMaskedLM"
     (note,) = [note for note in report.notes if "fill-mask" in note]
@@ -117,8 +119,6 @@ def test_other_heads_are_where_their_class_expects_them(
     make_checkpoint: Callable[..., Path], tmp_path: Path, kind: str, step: int, options: dict[str, Any]
 ) -> None:
     """One from before its first step of mntp, a decoder, an encoder without its head, and those that look like MLM."""
-    from toolkit.conversion import to_hf
-
     report = to_hf(make_checkpoint(step, run=_run_of(kind)), tmp_path / "out", **options)
     assert not [note for note in report.notes if "off by one" in note]
     card = (tmp_path / "out/README.md").read_text()
@@ -142,10 +142,6 @@ def test_the_card_names_the_model_of_the_hub_that_it_is_made_from(make_checkpoin
 
 
 def test_license_and_language_of_a_model_are_those_of_what_is_made_from_it(tmp_path: Path) -> None:
-    from toolkit.conversion import from_hf, to_hf
-    from toolkit.finetuning import get_task
-    from toolkit.workflows.finetune import finetune
-
     save_decoder("qwen3", tmp_path / "model")
     (tmp_path / "model/README.md").write_text("---\nlicense: mit\nlanguage:\n- en\n- de\n---\n")
     from_hf(tmp_path / "model", tmp_path / "imported")

@@ -112,14 +112,6 @@ def test_a_damaged_plan_is_made_again(tmp_path: Path, position: int) -> None:
     assert path.read_bytes() == intact
 
 
-def test_a_truncated_plan_is_made_again(tmp_path: Path) -> None:
-    _write_corpus(tmp_path)
-    expected = _read_all(tmp_path)
-    for path in _plans(tmp_path):
-        path.write_bytes(path.read_bytes()[:-8])
-    assert _read_all(tmp_path) == expected
-
-
 def test_an_index_that_is_not_the_one_of_the_manifest_is_named(tmp_path: Path) -> None:
     """Lengths that still follow one another: only the hash shows that they are not what was written."""
     write_token_corpus(tmp_path, [np.arange(20), np.arange(30)], vocabulary_size=100)

@@ -243,19 +243,3 @@ def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
     (tmp_path / f"s.{ending}").unlink()
     with pytest.raises(CorpusError, match=rf"s\.{ending} cannot be read: No such file"):
         Shard(prefix)
-
-
-def test_mutated_indexes_never_give_a_traceback(tmp_path: Path) -> None:
-    """300 random changes: read the same documents or refuse."""
-    generator = np.random.default_rng(0)
-    for _ in range(300):
-        index = bytearray(IDX_BYTES)
-        for position in generator.integers(0, len(index), generator.integers(1, 4)):
-            index[position] = generator.integers(0, 256)
-        index = index[: generator.integers(0, len(index) + 1)] if generator.random() < 0.2 else index
-        prefix = _write_pair(tmp_path, index=bytes(index))
-        try:
-            documents = [Shard(prefix).document(number).tolist() for number in range(2)]
-        except CorpusError:
-            continue
-        assert documents == [[7, 300, 65499], [5]]

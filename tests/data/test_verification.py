@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus, DataSettings, open_rows, verify_corpus
@@ -137,14 +135,6 @@ def test_no_corpus_is_no_damage(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(CorpusError, match="no corpus at"):
             verify_corpus(folder)
-
-
-@given(st.binary(max_size=300))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_corpus_json_is_named_without_a_traceback(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "corpus.json").write_bytes(content)
-    (finding,) = verify_corpus(tmp_path).damaged
-    assert finding.path == tmp_path / "corpus.json"
 
 
 def test_the_command(toolkit, corpus: Path) -> None:

@@ -79,6 +79,21 @@ def _loss(encoder: Encoder, layout: SegmentLayout, kind: AttentionKind | MixedRo
     return loss
 
 
+def _assert_equal(compiled: Encoder, plain: Encoder, kind: AttentionKind) -> None:
+    """Loss and gradients, of three layouts and three numbers of targets."""
+    for name in _CUTS:
+        for num_targets in _NUM_TARGETS:
+            losses = []
+            for encoder in (compiled, plain):
+                encoder.zero_grad()
+                loss = _loss(encoder, _layout(name, num_targets), kind, num_targets)
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.item())
+            assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+            for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "types", "around"),
     [
@@ -105,17 +120,7 @@ def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(
         [AttentionKind.BIDIRECTIONAL] if options and types == 1 else [AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL]
     )
     for kind in kinds:
-        for name in _CUTS:
-            for num_targets in _NUM_TARGETS:
-                losses = []
-                for encoder in (compiled, plain):
-                    encoder.zero_grad()
-                    loss = _loss(encoder, _layout(name, num_targets), kind, num_targets)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    losses.append(loss.item())
-                assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-                for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
-                    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+        _assert_equal(compiled, plain, kind)
         counts.append(dict(graphs))
         # The next test evaluates blocks of three types.
         with torch.no_grad():
@@ -202,15 +207,5 @@ def test_checkpointed_blocks_stay_one_graph_each_way(mode: ActivationCheckpointi
     compile_blocks_(compiled)
     compiled.lm_head.form = EAGER
     checkpoint_blocks_(compiled.model.layers, mode)
-    for name in _CUTS:
-        for num_targets in _NUM_TARGETS:
-            losses = []
-            for encoder in (compiled, plain):
-                encoder.zero_grad()
-                loss = _loss(encoder, _layout(name, num_targets), AttentionKind.BIDIRECTIONAL, num_targets)
-                loss.backward()  # type: ignore[no-untyped-call]
-                losses.append(loss.item())
-            assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-            for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    _assert_equal(compiled, plain, AttentionKind.BIDIRECTIONAL)
     assert graphs == {"forward": 3, "backward": 3}

@@ -1,16 +1,14 @@
 """The last block computes queries at the targets alone, which changes neither loss nor gradients."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.support.kernels import plain_flash, traced_flash
+from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
+from toolkit.model import Encoder, SegmentLayout
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products, separate_products
@@ -85,21 +83,6 @@ def test_targets_that_fill_the_list_up_change_nothing(segments: list[list[int]])
         _run(encoder, segments, positions, knows_targets=True, num_filled=30),
         _run(encoder, segments, positions, knows_targets=False),
     )
-
-
-@pytest.mark.parametrize("mode", ["none", "selective", "full"])
-def test_compiled_and_checkpointed(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled, plain = _encoder(traced_flash), _encoder(plain_flash)
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    compile_blocks_(compiled)
-    checkpoint_blocks_(compiled.model.layers, mode)
-    for segments in _SEGMENTS.values():
-        for positions in ([0, 2, 7, 8], [1, 8]):
-            real = [position for position in positions if np.array(segments).flat[position]]
-            ours = _run(compiled, segments, real, knows_targets=True)
-            _assert_equal(ours, _run(plain, segments, real, knows_targets=False))
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("kind", list(AttentionKind))
