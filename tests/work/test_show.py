@@ -49,4 +49,4 @@ def test_a_terminal_has_the_last_picture_below_what_is_news(monkeypatch: pytest.
 def test_a_watch_ends_when_the_work_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(show, "_SECONDS_BETWEEN_PICTURES", 0)
     watch(Counted())
-    assert capsys.readouterr().out.splitlines()[-1] == "failed 3"
+    assert capsys.readouterr().out.splitlines()[-2:] == ["failed 3", "picture 3"]

@@ -25,7 +25,7 @@ def command(
         Path | None,
         typer.Option(metavar="RUN", help="A run of one objective: when did a run that switches to it catch up?"),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the table of runs until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the table of runs, or a grid, until Ctrl-C.")] = False,
 ) -> None:
     """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
     from toolkit import inspection
@@ -34,7 +34,11 @@ def command(
         raise typer.BadParameter(
             "--set or --against is about one folder, and --watch shows runs. Leave one of them out."
         )
-    if watch:
+    if watch and (folder / "grid.toml").is_file():
+        from toolkit.experiments.grid.view import watch_grid
+
+        watch_grid(folder)
+    elif watch:
         inspection.watch(folder)
     else:
         inspection.inspect(folder, num_rows=rows, overrides=overrides or [], against=against)

@@ -72,6 +72,8 @@ def watch(view: View) -> None:
         while not view.is_over():
             time.sleep(_SECONDS_BETWEEN_PICTURES)
             look(())
+    if not console().is_terminal:
+        console().print(view.picture())
 
 
 class Pace:

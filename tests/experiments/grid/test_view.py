@@ -6,8 +6,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from tests.support.grids import write_grid
 from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.view import GridView
 from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.show import Pace
@@ -97,6 +100,25 @@ def test_a_cell_that_failed_and_is_done_since_has_not_failed(job):
     job.finish(CELLS[1], claims)
     assert "validation accuracy" in told(view)[0]
     assert view.failed == {}
+
+
+def test_a_grid_is_watched_from_outside_until_nobody_runs_it(tmp_path, toolkit):
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
+    plan = GridPlan(load_grid(path))
+    done, failed = plan.cells
+    plan.folder.declaration_file.parent.mkdir()
+    plan.folder.declaration_file.write_bytes(path.read_bytes())
+    plan.folder.place(done).begin({})
+    scores = {"metric": "accuracy", "validation": {"accuracy": 0.5}, "test": {"accuracy": 0.25}}
+    plan.folder.place(done).result_file.write_text(json.dumps(scores))
+    job = plan.job([failed])
+    job.folder.mkdir()
+    claims = Claims(job)
+    claims.end(claims.claim(), "broken")
+    code, out, _ = toolkit("inspect", plan.folder.path, "--watch")
+    assert code == 0
+    assert "eurobert sc lr 0.001 seed 1 failed: broken; 1 of 2 cells done, 0 running, 1 failed\n" in out
+    assert "validation accuracy 0.5000 (eurobert, lr 0.001)" in out
 
 
 def test_the_table_has_a_row_per_task(job):

@@ -40,6 +40,11 @@ class CellFolder:
         return Diverged(self.cell, str(record["message"]), record.get("made_by")) if "message" in record else None
 
     @property
+    def outcome(self) -> Score | Diverged | None:
+        """Scores, or that it diverged."""
+        return self.score or self.diverged
+
+    @property
     def declared(self) -> Record | None:
         """Identity that the cell had when it ran; None if unknown."""
         return _read_object(self.declared_file)

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
 from toolkit.experiments.grid.folder import GridFolder
-from toolkit.work.claims import Claims, Job
-from toolkit.work.commands import commands_at
-from toolkit.work.show import Line, Pace
+from toolkit.work.claims import Claims, Item, Job
+from toolkit.work.commands import commands_at, work_folder
+from toolkit.work.show import Line, Pace, watch
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,8 +26,9 @@ class GridView:
         self._cells = {str(cell): cell for cell in cells}
         for cell in sorted(outcomes):
             self.keep(outcomes[cell])
-        self.pace = Pace(self.num_done)
         self._told, self._new = set[tuple[tuple[str, str], str]](), list[Cell]()
+        self.look()
+        self.pace = Pace(self.num_done + len(self.failed))
 
     def keep(self, outcome: Outcome) -> None:
         """Count an outcome."""
@@ -48,12 +50,11 @@ class GridView:
         failed = {self._cells[key]: message for key, message in claims.failed.items()}
         self._new += [cell for cell in failed if cell not in self.failed]
         self.failed = failed
-        for cell in map(self._cells.__getitem__, claims.done):
-            if cell not in self.scores and cell not in self.diverged:
-                place = self._folder.place(cell)
-                if (outcome := place.score or place.diverged) is not None:
-                    self.keep(outcome)
-                    self._new.append(cell)
+        done = {self._cells[key] for key in claims.done}
+        for cell in sorted(done - self.scores.keys() - self.diverged.keys()):
+            if (outcome := self._folder.place(cell).outcome) is not None:
+                self.keep(outcome)
+                self._new.append(cell)
 
     @property
     def num_done(self) -> int:
@@ -123,6 +124,14 @@ class GridView:
             counts = (self.running[task], diverged[task], failed[task])
             table.add_row(task, f"{done:,}/{total:,}", *(f"{count:,}" for count in counts), about)
         return table
+
+
+def watch_grid(path: Path) -> None:
+    """Show the cells of a grid, which other commands run, until none of them does or all have ended, or Ctrl-C."""
+    folder = GridFolder(path)
+    cells = folder.read_declaration().cells
+    outcomes = {cell: outcome for cell in cells if (outcome := folder.place(cell).outcome) is not None}
+    watch(GridView(folder, cells, outcomes, Job(work_folder(path), [Item(str(cell)) for cell in cells])))
 
 
 def _main(score: Score) -> float:
