@@ -1,5 +1,6 @@
 """Items that processes claim by files: order, needs, failures, losses; everything in this process but a few kills."""
 
+import threading
 from collections.abc import Sequence
 from graphlib import CycleError
 from pathlib import Path
@@ -67,8 +68,15 @@ def test_where_all_groups_are_at_work_the_longest_queue_is_helped(tmp_path: Path
 
 def test_what_a_process_does_no_other_one_gets(tmp_path: Path) -> None:
     job = job_of(tmp_path, *grouped("a", num=3))
-    begun = [claims.claim() for claims in [Claims(job) for _ in range(3)]]
-    assert [item and item.key for item in begun] == ["a0", "a1", "a2"]
+    processes, found = [Claims(job) for _ in range(3)], list[Item | None]()
+    assert [item and item.key for item in [each.claim() for each in processes]] == ["a0", "a1", "a2"]
+    waiting = threading.Thread(target=lambda: found.append(Claims(job).claim()))
+    waiting.start()
+    waiting.join(1)
+    assert found == []
+    processes[1].close()
+    waiting.join(60)
+    assert [item and item.key for item in found] == ["a1"]
 
 
 def test_items_of_one_claim_are_done_by_one_process(tmp_path: Path) -> None:
