@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -11,12 +12,19 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.cli.main import main
 from toolkit.inspection import runs_table
 from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
 from toolkit.run.metrics import MetricsFile, last_trained_line
+
+
+def save(folder, step):
+    folder.tokenizer.mkdir()
+    write_checkpoint(folder.checkpoints, step, states=states_of(step), tokenizer_folder=folder.tokenizer)
+    folder.tokenizer.rmdir()
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def make(tmp_path):
             metrics.append({"step": 0, "phase": 0, "tokens": 0, "eval_loss": {"clm": 5.0}})
             metrics.append({"step": line, "loss": 4.25, "tokens": 256 * line, "tokens_per_second": 64.0})
         if saved is not None:
-            folder.checkpoint(saved).mkdir(parents=True)
+            save(folder, saved)
         return folder
 
     return write
@@ -159,7 +167,7 @@ def test_a_table_is_watched_until_ctrl_c(inspect, make, monkeypatch, tmp_path):
     def look(seconds):
         if folder.checkpoints.exists():
             raise KeyboardInterrupt
-        folder.checkpoint(20).mkdir(parents=True)
+        save(folder, 20)
 
     folder = make("one", line=20)
     # Another thread may sleep, and has no table.
@@ -170,8 +178,7 @@ def test_a_table_is_watched_until_ctrl_c(inspect, make, monkeypatch, tmp_path):
 
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
     monkeypatch.setattr(runs_table, "console", lambda: screen)
-    folder.checkpoint(20).rmdir()
-    folder.checkpoints.rmdir()
+    shutil.rmtree(folder.checkpoints)
     with pytest.raises(KeyboardInterrupt):
         runs_table.watch_runs(tmp_path / "runs")
     printed = screen.file.getvalue()

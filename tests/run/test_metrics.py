@@ -38,7 +38,7 @@ def test_a_fresh_start_sets_every_line_of_an_earlier_try_aside(tmp_path):
     assert _steps(tmp_path / "metrics.superseded.jsonl") == [0]
 
 
-def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_path):
+def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_path, caplog):
     """`b` left `a` behind step 2, whose line is there; `c` left `b` behind step 3, whose line is not."""
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
@@ -61,15 +61,23 @@ def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_p
         for step in lines[name]:
             file.append({"step": step, "loss": 1.0})
 
-    def steps(name):
-        found = history(RunFolder(tmp_path / name), settings.get(name, {}))
+    def steps(name, begun=None):
+        found = history(RunFolder(tmp_path / name), begun or settings.get(name, {}))
         return [(line["step"], "loss" in line) for line in found.lines], found.is_whole
 
     assert steps("a") == ([(1, True), (2, True), (3, True)], True)
     assert steps("b") == ([(1, True), (2, True), (2, False), (4, True)], True)
     assert steps("c") == ([(1, True), (2, True), (2, False), (3, False), (4, True), (5, True)], False)
-    shutil.rmtree(tmp_path / "a")
-    assert steps("b") == ([(2, False), (4, True)], False)
+    # Moved together, as below a study's folder.
+    (tmp_path / "moved").mkdir()
+    for name in settings.keys() | {"a"}:
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    assert steps("moved/b", settings["b"]) == ([(1, True), (2, True), (2, False), (4, True)], True)
+    shutil.rmtree(tmp_path / "moved/a")
+    for _ in range(2):
+        assert steps("moved/b", settings["b"]) == ([(2, False), (4, True)], False)
+    (told,) = caplog.messages
+    assert f"moved/b goes on from {tmp_path}/a/checkpoints/step-00000002, which is neither there nor beside it" in told
 
 
 def test_the_first_line_after_a_resume_is_a_line_of_its_own(tmp_path):

@@ -67,6 +67,9 @@ def test_every_nth_the_evaluated_and_the_last_of_a_phase(logged):
     _trained(hook, 9)
     assert [line["step"] for line in lines] == [2, 5, 7]
     assert [line.get("eval_loss") for line in lines] == [None, {"mlm": 1.0}, None]
+    for _ in range(2):
+        hook.on_end(RunState(9))
+    assert [line["step"] for line in lines] == [2, 5, 7, 9], "the last of the process, once"
 
 
 def test_rates_are_over_the_steps_since_the_last_line(logged):

@@ -2,17 +2,19 @@
 
 import copy
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.support.launches import PRETRAIN, free_port, outputs, start
-from tests.support.runs import write_run
+from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import SettingsError
+from toolkit.core.files import hash_folder
 from toolkit.engine import meeting
 from toolkit.parallel.launcher import Launched
-from toolkit.workflows.doctor import look_at_machine
+from toolkit.workflows.doctor import look_at_machine, try_a_step
 from toolkit.workflows.findings import Facts, findings
 
 _VALUES = {
@@ -158,6 +160,26 @@ def test_a_port_that_nobody_listens_at_is_named(monkeypatch):
     monkeypatch.setenv("DEEPSPEED_TIMEOUT", "0.005")
     with pytest.raises(SettingsError, match=r"does not meet rank 0 at 127.0.0.1:9 \(MASTER_ADDR.*Connection refused"):
         meeting.meet()
+
+
+def test_the_step_that_is_tried_is_the_next_of_a_run_that_has_begun(tmp_path, capsys):
+    """Its first weights are gone, as they may be then."""
+    run_file = write_run(tmp_path)
+    (tmp_path / "first").mkdir()
+    RunCase(str(write_run(tmp_path / "first")), until=1)()
+    begun = [f"init.from={tmp_path}/first/run", "checkpoint.every=1", "checkpoint.keep=9"]
+    RunCase(str(run_file), overrides=tuple(begun), until=2)()
+    shutil.rmtree(tmp_path / "first")
+    files = hash_folder(tmp_path / "run")
+    capsys.readouterr()
+    try_a_step(str(run_file), begun, "zero0")
+    told = capsys.readouterr().out
+    assert "resuming from step 2" in told
+    assert "all is well; step 3, trained and saved, took" in told
+    assert hash_folder(tmp_path / "run") == files
+    RunCase(str(run_file), overrides=tuple(begun))()
+    try_a_step(str(run_file), begun, "zero0")
+    assert "all is well; the run has finished at step 20" in capsys.readouterr().out
 
 
 _PLANTED = """

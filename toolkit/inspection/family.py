@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.text import terminal_safe
-from toolkit.run.folder import RunFolder
+from toolkit.run.folder import RunFolder, found_near
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -58,7 +58,7 @@ def _link(folder: Path) -> tuple[Path, str] | None:
     settings = _settings(folder)
     for key in ("fork", "init"):
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
-        if isinstance(source, str) and (parent := _run_of(Path(source))) is not None:
+        if isinstance(source, str) and (parent := _run_of(found_near(source, folder))) is not None:
             step = settings[key].get("step")
             at = f" at step {step:,}" if isinstance(step, int) else ""
             return parent, (f"weights of {Path(source).name}" if key == "init" else f"branched{at}")

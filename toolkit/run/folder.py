@@ -155,6 +155,17 @@ def newest_whole(folder: Path) -> Checkpoint | None:
     return None
 
 
+def found_near(recorded: str, run: Path) -> Path:
+    """A checkpoint or run that a run's file names: there, else beside the run, where both have been moved or the path
+    starts at the folder that the run was started in.
+    """
+    path, depth = Path(recorded), 1
+    if CHECKPOINTS_FOLDER in path.parts[-2:]:
+        depth += len(path.parts) - path.parts.index(CHECKPOINTS_FOLDER, len(path.parts) - 2)
+    beside = run.parent.joinpath(*path.parts[-depth:])
+    return beside if beside.exists() and not path.exists() else path
+
+
 def range_of(steps: str) -> range | None:
     """The steps of `all`, or of `A..B:EVERY`, B among them; None of any other text."""
     found = _RANGE.fullmatch(steps)

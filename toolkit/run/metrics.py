@@ -1,20 +1,23 @@
 """RUN_DIR/metrics.jsonl: one JSON object per logged step, never two for one step over the life of a run."""
 
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 from toolkit.checkpoint.manifest import read_manifest
 from toolkit.core.errors import CheckpointError
 from toolkit.core.files import atomic_write
-from toolkit.run.folder import RunFolder
+from toolkit.run.folder import RunFolder, found_near
 from toolkit.run.step_plan import StepPlan
 
 _TAIL_BYTES = 1 << 14
+_log = logging.getLogger(__name__)
 
 
 Losses = Mapping[str, float | Mapping[str, float]]
@@ -135,18 +138,28 @@ class History(NamedTuple):
 
 
 def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
-    """The lines of a run's whole life; its settings are plain data, as a manifest has them."""
+    """The lines of a run's whole life; its settings are plain data, as a manifest has them. What is gone is logged."""
     own, fork = read_lines(folder), settings.get("fork")
     if not isinstance(fork, Mapping):
         return History(own, True)
-    checkpoint = Path(fork["from"])
+    checkpoint = found_near(fork["from"], folder.path)
     try:
         before, is_whole = history(RunFolder(checkpoint.parent.parent), read_manifest(checkpoint).settings)
     except CheckpointError:
+        _tell_gone(folder.path, fork["from"], fork["step"])
         return History(own, False)
     made = [line for line in before if line["step"] <= fork["step"]]
     is_left_there = any(line["step"] == fork["step"] and "loss" in line for line in made)
     return History([*made, *own], is_whole and is_left_there)
+
+
+@cache
+def _tell_gone(run: Path, source: str, step: int) -> None:
+    """Once in a process, whoever asks."""
+    _log.warning(
+        "%s goes on from %s, which is neither there nor beside it: its lines up to step %d are left out, and FLOPs",
+        *(run, source, step),
+    )
 
 
 class BestStep(NamedTuple):

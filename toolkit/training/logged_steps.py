@@ -14,7 +14,7 @@ from toolkit.run.declared import DeclaredRun
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import Losses, MetricsFile, MetricsLine, scalars
 from toolkit.training.hooks import Hook
-from toolkit.training.run_state import StepInfo, StepMetrics
+from toolkit.training.run_state import RunState, StepInfo, StepMetrics
 from toolkit.training.speed import Speed
 from toolkit.training.wandb_writer import WandbWriter
 
@@ -32,7 +32,7 @@ class LineWriter(Protocol):
 
 
 class LogHook(Hook):
-    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase.
+    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase and of the process.
 
     A line that a writer could not take waits for the next one, and for the end, so that none is missing for good.
     """
@@ -43,6 +43,7 @@ class LogHook(Hook):
         self._writers, self._every, self._speed = writers, every, speed
         self._waiting: list[deque[MetricsLine]] = [deque() for _ in writers]
         self._eval_losses: Losses = {}
+        self._last: tuple[StepInfo, StepMetrics] | None = None
 
     def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
         """Keep the losses for the line of the step; before the first step, write one."""
@@ -54,8 +55,18 @@ class LogHook(Hook):
         """Write the line of a logged step."""
         self._speed.add(metrics)
         is_due = info.is_phase_end or info.step % self._every == 0
-        if not (self._eval_losses or is_due or metrics.spike):
+        self._last = (info, metrics)
+        if self._eval_losses or is_due or metrics.spike:
+            self._log()
+
+    def on_end(self, state: RunState) -> None:
+        """Write the line of the last step: a run may go on from there, and the lines of both are one history."""
+        self._log()
+
+    def _log(self) -> None:
+        if self._last is None:
             return
+        (info, metrics), self._last = self._last, None
         measured: MetricsLine = {
             "loss": metrics.loss,
             "targets": metrics.counts.targets,

@@ -23,7 +23,7 @@ from toolkit.engine.gpus import has_gpu
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
-from toolkit.run.continuation import read_continuation
+from toolkit.run.continuation import find_continuation, read_continuation
 from toolkit.run.declared import DeclaredRun
 from toolkit.run.divergence import divergence_kept
 from toolkit.run.folder import RunFolder
@@ -75,20 +75,27 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int 
     return pretrain_declared(declare_settings(settings), ds_config=ds_config, until=until)
 
 
-def pretrain_declared(declared: DeclaredRun, *, ds_config: str | None, until: int | None) -> Outcome:
-    """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks."""
+def pretrain_declared(
+    declared: DeclaredRun, *, ds_config: str | None, until: int | None = None, as_next_of: DeclaredRun | None = None
+) -> Outcome:
+    """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks.
+
+    As the next step of another run it begins where that would, and makes that step alone.
+    """
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))
         with ranks.together():
             if ranks.rank == 0:
-                run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size)
+                given = None if as_next_of is None else find_continuation(as_next_of)
+                run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size, continuation=given)
                 print("".join(f"{choice}\n" for choice in run.division.choices), end="", flush=True)
                 # In this order: rank 0 of an earlier launch that is dying has both, and is waited for.
                 stack.enter_context(run.folder.locked())
                 stack.enter_context(run.folder.reserved())
                 run.write()
-        return _pretrain(declared.folder, ranks, is_stop_requested, until=until)
+        is_one_step = as_next_of is not None
+        return _pretrain(declared.folder, ranks, is_stop_requested, until=until, is_one_step=is_one_step)
 
 
 def pretrain_resolved(folder: RunFolder, *, until: int | None) -> Outcome:
@@ -102,7 +109,14 @@ def pretrain_resolved(folder: RunFolder, *, until: int | None) -> Outcome:
         return _pretrain(folder, ranks, is_stop_requested, until=until)
 
 
-def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *, until: int | None) -> Outcome:
+def _pretrain(
+    folder: RunFolder,
+    ranks: Ranks,
+    is_stop_requested: StopRequest,
+    *,
+    until: int | None,
+    is_one_step: bool = False,
+) -> Outcome:
     check_shared_folder(folder.path, ranks)
     with ranks.together():
         declared = read_resolved(folder.settings_file)
@@ -110,7 +124,8 @@ def _pretrain(folder: RunFolder, ranks: Ranks, is_stop_requested: StopRequest, *
     with ranks.together():
         continuation = read_continuation(folder)
         checkpoint = continuation.open()
-    step, stop = continuation.step, min(until or total_steps, total_steps)
+    step = continuation.step
+    stop = min(step + 1 if is_one_step else until or total_steps, total_steps)
     if step >= stop:
         with ranks.together():
             if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):

@@ -2,7 +2,7 @@
 
 1. Ranks meet, so that those that do not come are named, and join one another as for training.
 2. Each looks at its machine, and all together at network and devices; rank 0 shows what it makes of that.
-3. They train the first step of the run, in a folder of its own, with all that is checked and written on the way.
+3. They train the next step of the run, in a folder of its own, with all that is checked and written on the way.
 
 From the second part on, a rank that fails, ends or hangs is named as in training.
 """
@@ -35,6 +35,7 @@ from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.checks import CHECKS
+from toolkit.run.continuation import find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
 from toolkit.run.load import declare_run, declare_settings, to_toml
@@ -60,7 +61,7 @@ def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
         with peers_watched(ranks):
             facts = ranks.gather_on_first(_look(source, overrides, ranks))
             _show(findings(facts, device=ranks.device.type) if facts else [], ranks)
-        _train_a_step(source, overrides, ds_config)
+        try_a_step(source, overrides, ds_config)
 
 
 def _show(rows: Sequence[Row], ranks: Ranks) -> None:
@@ -144,7 +145,8 @@ def _sampled(file: Path) -> str:
     return hashlib.sha256(b"%d" % content.size + b"".join(map(bytes, blocks))).hexdigest()[:12]
 
 
-def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
+def try_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
+    """Train the next step of a run, in a folder of its own; rank 0 says how long it took. Collective."""
     run, is_first, began = declare_run(source, overrides), read_launcher().rank == 0, time.monotonic()
     folder = run.folder.path.with_name(f".{run.folder.path.name}.doctor.partial")
     changes = {
@@ -160,10 +162,15 @@ def _train_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None
         # What a killed one left, which would be resumed. The others open it only after rank 0 has made it.
         shutil.rmtree(folder, ignore_errors=True)
     try:
-        outcome = pretrain_declared(scratch, ds_config=ds_config, until=run.plan.first_step + 1)
+        outcome = pretrain_declared(scratch, ds_config=ds_config, as_next_of=run)
     finally:
         if is_first:
             shutil.rmtree(folder, ignore_errors=True)
     if is_first:
-        all_well = f"all is well; the first step, trained and saved, took {time.monotonic() - began:,.1f} s"
-        print(all_well if outcome.step > run.plan.first_step else "stopped before the first step", flush=True)
+        next_step = "the first step" if outcome.step <= 1 else f"step {outcome.step:,}"
+        all_well = f"all is well; {next_step}, trained and saved, took {time.monotonic() - began:,.1f} s"
+        if outcome.was_there:
+            all_well = f"all is well; the run has finished at step {outcome.step:,}"
+        elif outcome.step == find_continuation(run).step:
+            all_well = f"stopped before {next_step}"
+        print(all_well, flush=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.core.errors import CheckpointError, UserError
 from toolkit.report.read.manifests import start_of
-from toolkit.run.folder import RunFolder
+from toolkit.run.folder import RunFolder, found_near
 from toolkit.run.identity import kind_of, settings_in
 from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.step_plan import schedule_of
@@ -74,7 +74,7 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
         made_by = None if manifest is None else settings_in(manifest)
         if manifest is not None and made_by is not None and (fork := made_by.fork) is not None:
             # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
-            trunk = Path(fork.source).parents[1]
+            trunk = found_near(fork.source, folder).parents[1]
             start = f"{trunk.name} step {fork.step}"
             if trunk.resolve() not in drawn:
                 curves = curves_of(history(run, manifest.settings).lines, name=name, folder=folder, settings=settings)
