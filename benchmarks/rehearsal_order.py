@@ -57,7 +57,7 @@ def walk(run: ResolvedRun, world_size: int, parallel: ParallelSettings) -> dict[
         mix = StepMix(
             phase.objectives,
             tuple(at_progress(data.objectives[name], progress) for name in phase.objectives),
-            tuple(entry.weight * entry.share_at(progress) for entry in phase.mix),
+            plan.coefficients(step),
         )
         started = time.perf_counter()
         parts = [batcher.step(step, mix) for batcher in batchers]
@@ -70,7 +70,7 @@ def walk(run: ResolvedRun, world_size: int, parallel: ParallelSettings) -> dict[
         counts = StepCounts.summed(by_copy[:, :size])
         hashes = np.ascontiguousarray(by_copy[:, size:]).view(np.uint8).reshape(place.dp, -1, 8)
         in_order = run.division.batches.at(step).in_step_order(hashes)
-        state = state.after_step(phase, counts, in_order, loss=1.0, means={})
+        state = state.after_step(phase, counts, in_order, means={})
         seconds["all_parts_s"] += (time.perf_counter() - started) / 2
     found = {name: round(value, 5) for name, value in seconds.items()}
     return found | {"digest": state.digest.hex(), "tokens": state.tokens, "gathered_bytes": gathered.nbytes}

@@ -46,9 +46,8 @@ class Trained:
                 results.append(
                     engine.train_step(
                         random_micro_batches(step, ranks.rank, accumulation=_ACCUMULATION, length=_LENGTH),
-                        terms=[LossTerm(_ACCUMULATION * _LENGTH * ranks.world_size)],
+                        terms=[LossTerm(_ACCUMULATION * _LENGTH * ranks.world_size, largest_mean=largest)],
                         learning_rate=1e-2,
-                        largest_loss=largest,
                     )
                 )
         states = {

@@ -173,3 +173,12 @@ def test_a_phase_on_another_vocabulary_is_refused_before_the_start(run_file: Pat
     schedule = f'schedule=[{_FIRST}, {{objective="mlm", steps=6, data={{train="{other}"}}}}]'
     with pytest.raises(SettingsError, match=r"data\.train .* and schedule\.1\.data\.train .* different\s+tokenizers"):
         resolve_run(declare_run(str(run_file), [schedule]), ds_config="zero1", num_ranks=1)
+
+
+def test_what_an_objective_counts_over_a_phase_is_its_share(tmp_path):
+    """Of less than one row a step too: in the steps that have one it counts for the others."""
+    mix = '{objective="mlm", share=0.98}, {objective="clm", share=0.02, weight=3.0}'
+    plan = declare_run(str(write_run(tmp_path)), [f"schedule=[{{mix=[{mix}], steps=50}}]"]).plan
+    found = [plan.coefficients(step) for step in range(50)]
+    assert sorted({clm for _, clm in found}) == [0.0, 3 / 8]
+    assert [sum(each) / 50 for each in zip(*found, strict=True)] == pytest.approx([0.98, 0.06])

@@ -48,11 +48,12 @@ def test_the_window_holds_the_last_steps_of_its_phase_that_had_targets():
     state = RunState()
     for step in range(150):
         counts = StepCounts((int(step != 140),), (1.0,), tokens=1)
-        state = state.after_step(phases[0], counts, hashes, loss=float(step), means={})
-    assert state.recent_losses == (*map(float, range(49, 140)), *map(float, range(141, 150)))
+        state = state.after_step(phases[0], counts, hashes, means={} if step == 140 else {"clm": float(step)})
+    assert state.recent_losses == {"clm": (*map(float, range(49, 140)), *map(float, range(141, 150)))}
     assert state.losses_in(phases[0]) == state.recent_losses
-    assert state.losses_in(phases[1]) == ()
-    assert state.after_step(phases[1], StepCounts((1,), (1.0,)), hashes, loss=9.0, means={}).recent_losses == (9.0,)
+    assert state.losses_in(phases[1]) == {}
+    after = state.after_step(phases[1], StepCounts((1,), (1.0,)), hashes, means={"mlm": 9.0})
+    assert after.recent_losses == {"mlm": (9.0,)}
 
 
 def _expected(lines):
@@ -208,6 +209,26 @@ def test_stop_ends_the_run_before_the_update_is_saved_and_tell_takes_it_past(tmp
         assert [(line["step"], line.get("loss")) for line in found] == [
             (line["step"], line.get("loss")) for line in told
         ]
+
+
+def test_an_objective_that_has_few_rows_is_no_spike_in_the_steps_that_have_one(tmp_path):
+    """One row of every fourth step, with a weight that makes the loss of that step half as large again."""
+    mix = '{objective="mlm", share=0.96875}, {objective="clm", share=0.03125, weight=4.0}'
+    settings = [
+        f"run.dir={tmp_path}/run",
+        "train.on_spike=skip",
+        f"schedule=[{{mix=[{mix}], steps=20}}]",
+        "eval.rows=1",
+    ]
+    _train(str(write_run(tmp_path)), Layout("zero0", 1), [*settings, f"run.dir={tmp_path}/run", "lr.peak=1e-6"])
+    lines = [line for line in read_metrics(tmp_path / "run") if "loss" in line]
+    rare = [line["step"] for line in lines if line["targets"]["clm"]]
+    assert len(rare) == 5
+    assert min(line["loss"] for line in lines if line["step"] in rare) > 1.3 * lines[0]["losses"]["mlm"]
+    assert [line["step"] for line in lines if "spike" in line] == []
+    last = open_checkpoint(tmp_path / "run").manifest
+    assert last.optimizer_step == 20
+    assert [len(last.recent_losses[name]) for name in ("mlm", "clm")] == [_SHORT, 5]
 
 
 def test_skip_under_a_pipeline_is_refused(tmp_path):

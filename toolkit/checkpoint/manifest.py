@@ -137,8 +137,9 @@ class CheckpointManifest(_Entry):
     losses: dict[str, float]
     """The last known losses, by name; nats per target token."""
 
-    recent_losses: tuple[float, ...] = ()
-    """Losses of the last steps of the phase, which later ones are compared with. Written only if there are any."""
+    recent_losses: dict[str, tuple[float, ...]] = {}
+    """By objective, losses of the last steps of the phase, which later ones are compared with. Written only if there
+    are any."""
 
     has_moments: bool = True
     """AdamW's moments are there; an imported model and a merge have none, nor has a kept checkpoint under
@@ -190,7 +191,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     for key, usual in (
         ("phase_settings", {}),
         ("kernels", {}),
-        ("recent_losses", []),
+        ("recent_losses", {}),
         ("has_moments", True),
         ("merged", []),
         ("origin", {}),

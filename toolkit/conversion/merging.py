@@ -74,7 +74,7 @@ def merge(
     with output_directory(out) as folder:
         write_weights_only(
             folder,
-            last.manifest.model_copy(update={**own, "kernels": {}, "losses": {}, "recent_losses": ()}),
+            last.manifest.model_copy(update={**own, "kernels": {}, "losses": {}, "recent_losses": {}}),
             shapes={name: entry.shape for name, entry in last.manifest.tensors.items()},
             read=lambda name: _mean(parents, numbers, name),
             tokenizer_folder=last.tokenizer_folder,

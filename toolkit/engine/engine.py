@@ -98,7 +98,6 @@ class Engine:
         *,
         terms: Sequence[LossTerm],
         learning_rate: float,
-        largest_loss: float = math.inf,
         flags: Callable[[], Sequence[bool]] = tuple,
     ) -> StepResult:
         """Run one step: every micro-batch of this rank, then the update.
@@ -106,7 +105,6 @@ class Engine:
         Args:
             micro_batches: of this rank, one per accumulation step.
             terms: of the objectives of the step, in the order of their numbers.
-            largest_loss: with which the update is applied; not looked at under a pipeline, where it comes first.
             flags: of this rank, asked for when the gradients are there; all ranks learn of them with the loss.
 
         Raises:
@@ -124,7 +122,9 @@ class Engine:
             losses, sums_P = self._accumulate_mixed(micro_batches, scales)
         (loss_sum, *of_objectives), raised = self.ranks.sum_with_flags([losses.double().sum(), *sums_P], flags())
         loss_mean = loss_sum / num_scaled
-        is_applied = loss_mean <= largest_loss
+        means = [part / (term.targets or 1) for part, term in zip(of_objectives, terms, strict=False)]
+        means = means or [loss_mean / terms[0].coefficient]
+        is_applied = all(mean <= term.largest_mean for mean, term in zip(means, terms, strict=True))
         if not math.isfinite(loss_mean):
             bad = torch.nonzero(~torch.isfinite(losses)).flatten().tolist()
             raise NonFiniteStep("the loss", tuple(bad))
@@ -134,14 +134,7 @@ class Engine:
         self._steps_here += 1
         if self._steps_here % _STEPS_TO_COLLECTION == 0:
             self.deepspeed.collect_python_gc()
-        means = [part / (term.targets or 1) for part, term in zip(of_objectives, terms, strict=False)]
-        return StepResult(
-            loss=loss_mean,
-            grad_norm=norm,
-            means=tuple(means or [loss_mean / terms[0].coefficient]),
-            is_applied=is_applied,
-            flags=raised,
-        )
+        return StepResult(loss_mean, norm, tuple(means), is_applied, raised)
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:

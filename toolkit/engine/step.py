@@ -1,5 +1,6 @@
 """A step as an engine takes it, and what it says of it."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ class LossTerm(NamedTuple):
     targets: float
     """Over all micro-batches and ranks, each by its weight; may be 0, which gives 0."""
     coefficient: float = 1.0
+    largest_mean: float = math.inf
+    """With which the update is applied; not looked at under a pipeline, where it comes first."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Mixtures: several objectives in every step of a phase.
 
-Each row of a step belongs to one objective. What is minimised is the sum over objectives of weight x share x its token
-mean: a mean over all targets would weigh a CLM row 2.5 times an MLM row at 40 %. Phases of one objective are the case
-of one entry, with a share of 1.
+Each row of a step belongs to one objective. What is minimised is the sum over objectives of weight x its part of the
+step's rows x its token mean: a mean over all targets would weigh a CLM row 2.5 times an MLM row at 40 %. Phases of one
+objective are the case of one entry, with a share of 1.
 """
 
 from collections.abc import Sequence
@@ -118,4 +118,4 @@ class StepMix:
     names: tuple[str, ...]
     objectives: tuple[Objective, ...]
     coefficients: tuple[float, ...]
-    """Weight x share."""
+    """Weight x part of the step's rows."""

@@ -169,6 +169,15 @@ class StepPlan:
         rows_P: IntArray = self._dealt[phase.index][step - phase.start]
         return rows_P
 
+    def coefficients(self, step: int) -> tuple[float, ...]:
+        """Factor of the token mean of each objective in the loss of the update with 0-based index `step`: its weight
+        times its part of the rows that are dealt there, whose mean over the steps is its share.
+        """
+        phase, rows = self.schedule.phase_at(step), self.rows_at(step)
+        return tuple(
+            entry.weight * (own / rows) for entry, own in zip(phase.mix, self.dealt(step).tolist(), strict=True)
+        )
+
     def describe_changes(self, phase: Phase) -> str:
         """Words that follow the name of a phase, on what it has otherwise than the run; empty where that is nothing."""
         entry, data, rows = self._phases[phase.index], self.data[phase.index], phase.rows

@@ -51,7 +51,7 @@ class Run:
         return StepMix(
             phase.objectives,
             tuple(at_progress(self.objectives[name], progress) for name in phase.objectives),
-            tuple(entry.weight * entry.share_at(progress) for entry in phase.mix),
+            self.plan.coefficients(step),
         )
 
 
@@ -101,31 +101,34 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         step = next(coming)
         counts, phase, mix = step.counts, schedule.phase_at(state.step), step.mix
         lr = run.plan.learning_rate(state.step)
-        threshold = run.spikes.threshold(state.losses_in(phase))
+        before = state.losses_in(phase)
+        thresholds = [run.spikes.threshold(before.get(name, ())) for name in mix.names]
+        largest = map(run.spikes.largest_applied, thresholds)
         run.engine.set_rope(run.plan.model_at(state.step))
         if run.plan.resets_optimizer(state.step):
             run.engine.reset_moments()
         try:
             result = run.engine.train_step(
                 step.micro_batches,
-                terms=[LossTerm(*term) for term in zip(counts.weights_P, mix.coefficients, strict=True)],
+                terms=[LossTerm(*term) for term in zip(counts.weights_P, mix.coefficients, largest, strict=True)],
                 learning_rate=lr,
-                largest_loss=run.spikes.largest_applied(threshold),
                 flags=lambda: (errors.has_one or run.is_stop_requested(), run.saver.is_writing),
             )
         except NonFiniteStep as error:
             rows = run.batcher.name_rows(state.step, error.micro_batches)
             errors.raise_non_finite(error, step=state.step + 1, rows=rows)
         is_stopping, is_writing = result.flags
-        spike = ""
-        if result.loss > threshold:
-            rows = errors.name_rows(run.batcher.name_rows(state.step, None))
-            spike = run.spikes.report(state.step + 1, result.loss, threshold, rows)
-        hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_RL8)
         means = {
             name: mean for name, mean, targets in zip(mix.names, result.means, counts.targets_P, strict=True) if targets
         }
-        state = state.after_step(phase, counts, hashes_G8, loss=result.loss, means=means)
+        spike = ""
+        if high := [name for name, most in zip(mix.names, thresholds, strict=True) if means.get(name, 0.0) > most]:
+            rows = errors.name_rows(run.batcher.name_rows(state.step, None))
+            of = f" of {high[0]}" if len(mix.names) > 1 else ""
+            most = thresholds[mix.names.index(high[0])]
+            spike = run.spikes.report(state.step + 1, means[high[0]], most, rows, of=of)
+        hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_RL8)
+        state = state.after_step(phase, counts, hashes_G8, means=means)
         info = StepInfo(state, phase, attention_of(mix.objectives))
         measured = (counts, time.perf_counter() - started, spike, result.is_applied, means, step.own_seconds_W)
         metrics = StepMetrics(result.loss, result.grad_norm, lr, *measured)

@@ -28,8 +28,8 @@ class RunState:
     """Digest over all rows so far."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """Last known losses: `train/NAME` and `validation/NAME`, by the name of the objective."""
-    recent_losses: tuple[float, ...] = ()
-    """Of the last steps, at most `WINDOW`, of the phase of the last one, but for steps without a target."""
+    recent_losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By objective, those of the last steps that had a target of it, at most `WINDOW`, of the phase of the last one."""
 
     def after_step(
         self,
@@ -37,20 +37,20 @@ class RunState:
         counts: "StepCounts",
         hashes_G8: npt.NDArray[np.uint8],
         *,
-        loss: float,
         means: Mapping[str, float],
     ) -> "RunState":
         """The state after one more update on rows with these hashes, in the order of the global batch.
 
         `means` are those of the objectives that had a target, by name.
         """
-        recent = (*self.losses_in(phase), loss)[-WINDOW:] if counts.targets else self.losses_in(phase)
+        before = self.losses_in(phase)
+        newer = {name: (*before.get(name, ()), mean)[-WINDOW:] for name, mean in means.items()}
         return replace(
             self,
             step=self.step + 1,
             tokens=self.tokens + counts.tokens,
             digest=advance_digest(self.digest, hashes_G8),
-            recent_losses=recent,
+            recent_losses={**before, **newer},
         ).with_losses({f"train/{name}": mean for name, mean in means.items()})
 
     def after_evaluation(self, losses: Mapping[str, float]) -> "RunState":
@@ -61,9 +61,9 @@ class RunState:
         """The last validation loss of an objective; infinite where there is none."""
         return self.losses.get(f"validation/{objective}", math.inf)
 
-    def losses_in(self, phase: Phase) -> tuple[float, ...]:
+    def losses_in(self, phase: Phase) -> Mapping[str, tuple[float, ...]]:
         """`recent_losses` where the next step belongs to the phase; none where it begins it."""
-        return self.recent_losses if self.step > phase.start else ()
+        return self.recent_losses if self.step > phase.start else {}
 
     def with_losses(self, losses: Mapping[str, float]) -> "RunState":
         """The state with newer losses."""
@@ -129,7 +129,7 @@ class StepMetrics:
 
     loss: float
     """Exact, before the update: the mean over target tokens, or in a mixture the sum of those of its objectives, each
-    times weight and share."""
+    times its weight and its part of the rows."""
     grad_norm: float
     """Before clipping."""
     learning_rate: float

@@ -64,7 +64,7 @@ class CheckpointSaver:
                 "data_position": plan.position(state.step),
                 "data_digest": state.digest.hex(),
                 "losses": dict(state.losses),
-                "recent_losses": state.recent_losses,
+                "recent_losses": dict(state.recent_losses),
             }
         )
         self._in_flight = AsyncCheckpoint(

@@ -1,4 +1,4 @@
-"""Spikes: steps whose loss stands far above those of the steps before it."""
+"""Spikes: steps where the loss of an objective stands far above those of the steps before it."""
 
 import math
 import statistics
@@ -27,13 +27,16 @@ class SpikePolicy:
         return middle + self._deviations * _NORMAL * statistics.median(abs(loss - middle) for loss in recent_losses)
 
     def largest_applied(self, threshold: float) -> float:
-        """The largest loss of a step whose update is applied."""
+        """The largest loss of an objective in a step whose update is applied."""
         return math.inf if self.action == "tell" else threshold
 
-    def report(self, step: int, loss: float, threshold: float, rows: str) -> str:
-        """A spike in words, with its rows and what becomes of it; a LossSpikeError if the run is to stop there."""
+    def report(self, step: int, loss: float, threshold: float, rows: str, *, of: str = "") -> str:
+        """A spike in words, with its rows and what becomes of it; a LossSpikeError if the run is to stop there.
+
+        In a mixture, `of` names the objective.
+        """
         text = (
-            f"step {step}: the loss {loss:.4g} is a spike, above {threshold:.4g}: the median of the {WINDOW} steps "
+            f"step {step}: the loss{of} {loss:.4g} is a spike, above {threshold:.4g}: the median of the {WINDOW} steps "
             f"before it and {self._deviations:g} robust deviations. Rows of the step: {rows}."
         )
         if self.action == "stop":
