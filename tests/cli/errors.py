@@ -528,7 +528,11 @@ _STUDIES = (
     _study("study_of_nothing", found=("models is missing",), remedy="A study needs at least one [[models]]"),
     _study("study_of_twins", found=("two models are called run-clm-6: block 1", "and block 2"), remedy="Take one out"),
     _study("study_of_equals", found=("run-clm-6", "run-clm-3-clm-6", "alike in all"), remedy="Take one out"),
-    _study("study_of_savings", found=("axes.checkpoint.every: it changes no weight",), remedy="Give it in [set]"),
+    _study(
+        "study_of_savings",
+        found=("axes.checkpoint.every: a run may be resumed with",),
+        remedy="Give it in [set]",
+    ),
     _study("study_of_typos", found=("axes.lrs: 'lrs' is not a table of a run file",), remedy="Did you mean 'lr'?"),
     _study(
         "study_of_words", found=("'clm then mlm' is not an objective and a length",), remedy='Write for example "clm'

@@ -10,6 +10,7 @@ from tests.resume.test_resume import compare
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.folders import step_folders
+from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.checkpoint.retention import CheckpointSettings, drop_moments
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
@@ -82,6 +83,29 @@ def test_one_without_its_manifest_is_none(tmp_path: Path) -> None:
     Path(copied.url, "step-00000004/manifest.json").unlink()
     assert [found.manifest.step for found in [RemoteCheckpoint.newest(copied.url)] if found] == [3]
     assert RemoteCheckpoint.newest(f"{copied.url}/step-00000004") is None
+
+
+def test_a_copy_that_is_replaced_is_none_until_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = Copied(tmp_path)
+    copied.save(3, 4)
+    copied.hook.on_end(RunState(4))
+    checkpoint, url = copied.folder.checkpoint(4), f"{copied.url}/step-00000004"
+    manifest = open_checkpoint(checkpoint).manifest.model_copy(update={"tokens": 7})
+    (checkpoint / "manifest.json").write_bytes(manifest_bytes(manifest))
+    given, put = list[str](), remote_checkpoints.put
+
+    def cut(path: Path, url: str) -> None:
+        given.append(url)
+        if len(given) == 2:
+            raise UserError("the machine went away")
+        put(path, url)
+
+    monkeypatch.setattr(remote_checkpoints, "put", cut)
+    with pytest.raises(UserError, match="went away"):
+        copy_checkpoint(checkpoint, url)
+    assert [found.manifest.step for found in [RemoteCheckpoint.newest(copied.url)] if found] == [3]
+    copy_checkpoint(checkpoint, url)
+    assert open_checkpoint(url).manifest.tokens == 7
 
 
 def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from tests.support.runs import RunCase, write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME
 from toolkit.core.errors import SettingsError
+from toolkit.run import data as data_of_runs
 from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
@@ -95,9 +96,11 @@ def test_each_difference_names_the_first_rank_that_has_another():
         ("init.from", Input("SHA-256 0", "/nvme/model")),
         ("toolkit", Input("0.0.1")),
         ("torch", Input("1.0")),
+        ("objectives of kind clm", Input("others 0.2")),
     ],
 )
-def test_every_corpus_the_first_weights_and_versions_are_compared(tmp_path, setting, theirs):
+def test_every_corpus_the_first_weights_and_versions_are_compared(tmp_path, monkeypatch, setting, theirs):
+    monkeypatch.setattr(data_of_runs, "package_of", {"clm": "others 0.1"}.get)
     run_file = str(write_run(tmp_path))
     data = open_run_data(declare_run(run_file, [f'schedule.1.data={{train="{tmp_path}/validation"}}']))
     (tmp_path / MANIFEST_NAME).write_text("{}")

@@ -69,3 +69,22 @@ def default_sighup():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+def test_a_study_answers_a_signal_while_it_is_imported(tmp_path):
+    """With code 0 and a line; it came before anything that could be saved."""
+    code = f"""
+import os, sys
+from importlib.abc import MetaPathFinder
+from toolkit.cli.main import main
+
+class Slow(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "toolkit.experiments.study.program":
+            os.kill(os.getpid(), {int(signal.SIGTERM)})
+
+sys.meta_path.insert(0, Slow())
+sys.argv = ["toolkit", "study", "none.toml"]
+main()
+"""
+    assert run_python(["-c", code], folder=tmp_path) == (0, "stopped; the same command goes on where it was\n")

@@ -126,7 +126,10 @@ class CheckpointManifest(_Entry):
 
     kernels: dict[str, str] = {}
     """What that run computed with: `attention` names the kernel, `blocks` is "eager" or "compiled". Written only by
-    runs, and not by those of earlier versions."""
+    runs."""
+
+    plugins: dict[str, str] = {}
+    """Package and version that the run's objectives come from, by kind. Written only for those that are not ours."""
 
     tensors: dict[str, TensorEntry]
     """Every parameter by its Hugging Face name."""
@@ -187,10 +190,10 @@ def tensor_file(kind: TensorKind, file: str) -> str:
 def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
-    # Checkpoints of runs that began here keep the form that readers of earlier versions demand.
     for key, usual in (
         ("phase_settings", {}),
         ("kernels", {}),
+        ("plugins", {}),
         ("recent_losses", {}),
         ("has_moments", True),
         ("merged", []),

@@ -9,6 +9,7 @@ import typer
 
 from toolkit.cli.options import Device, Mfu
 from toolkit.core.errors import SettingsError
+from toolkit.core.signals import ended_by_stop_signals
 from toolkit.work.start import ExecutorKind
 
 EXAMPLES = (
@@ -49,38 +50,43 @@ def command(
     ] = None,
 ) -> None:
     """Train a family of runs from one file, every common prefix once; run again, it does what is missing."""
-    from toolkit.experiments.study import program
+    # Before the imports of the next line, which take seconds. What trains answers for itself.
+    with ended_by_stop_signals("stopped; the same command goes on where it was"):
+        from toolkit.experiments.study import program
 
-    given = {"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}
+        _check_modes({"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}, only, as_json, device)
+        if device and not (dry_run or as_json):
+            raise SettingsError("--device is for an estimate. Add --dry-run or --json, or leave it out.")
+        ExecutorKind.named(executor)
+        tflops = None
+        if device:
+            from toolkit.run.forecast import Machines
+
+            tflops = Machines(device, mfu, num_ranks=1).tflops
+        if show is not None:
+            program.show_model(study, show)
+        elif tidy:
+            program.tidy_study(study)
+        elif why is not None:
+            program.show_why(study, *why)
+        elif dry_run and as_json:
+            print(program.study_json(study, only=only or [], tflops=tflops))
+        elif dry_run:
+            program.show_plan(study, only=only or [], tflops=tflops)
+        else:
+            # Standard output is the object's alone.
+            with redirect_stdout(sys.stderr if as_json else sys.stdout):
+                code = program.run_study(study, only=only or [], executor=executor, report=_report)
+            if as_json:
+                print(program.study_json(study, only=only or [], tflops=tflops))
+            raise typer.Exit(code)
+
+
+def _check_modes(given: dict[str, object], only: object, as_json: bool, device: object) -> None:
     modes = [option for option, value in given.items() if value]
     unread = {} if modes in ([], ["--dry-run"]) else {"--only": only, "--json": as_json, "--device": device}
     if clashing := [*modes[1:], *(option for option, value in unread.items() if value)]:
         raise SettingsError(f"{modes[0]} does not go with {clashing[0]}. Leave one of them out.")
-    if device and not (dry_run or as_json):
-        raise SettingsError("--device is for an estimate. Add --dry-run or --json, or leave it out.")
-    ExecutorKind.named(executor)
-    tflops = None
-    if device:
-        from toolkit.run.forecast import Machines
-
-        tflops = Machines(device, mfu, num_ranks=1).tflops
-    if show is not None:
-        program.show_model(study, show)
-    elif tidy:
-        program.tidy_study(study)
-    elif why is not None:
-        program.show_why(study, *why)
-    elif dry_run and as_json:
-        print(program.study_json(study, only=only or [], tflops=tflops))
-    elif dry_run:
-        program.show_plan(study, only=only or [], tflops=tflops)
-    else:
-        # Standard output is the object's alone.
-        with redirect_stdout(sys.stderr if as_json else sys.stdout):
-            code = program.run_study(study, only=only or [], executor=executor, report=_report)
-        if as_json:
-            print(program.study_json(study, only=only or [], tflops=tflops))
-        raise typer.Exit(code)
 
 
 def _report(folder: Path) -> None:

@@ -90,6 +90,11 @@ class Plugins(Generic[ClassT]):
             ) from error
         return self._checked(loaded, kind=kind, origin=lambda: _origin(point))
 
+    def package_of(self, kind: str) -> str:
+        """Name and version of the package that offers a kind; empty for one of ours, or registered here."""
+        points = [point for point in self._points() if point.name == kind and not point.value.startswith("toolkit.")]
+        return next((f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None), "")
+
     def settings_of(self, key: str, given: Mapping[str, Any], *, default: str) -> tuple[str, BaseModel]:
         """The kind and the validated settings that a table of a run file declares; messages call the table `key`."""
         kind = given.get("kind", default)

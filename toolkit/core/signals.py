@@ -1,6 +1,8 @@
 """The signals that ask a run to stop."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -48,6 +50,20 @@ def stop_signals_kept() -> Iterator[None]:
         for number, handler in handlers.items():
             # None: the handler was not set from Python, which cannot set it again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def ended_by_stop_signals(message: str) -> Iterator[None]:
+    """Inside the block a stop signal prints a message and ends the process with exit code 0: nothing is lost there."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(sys.stderr.fileno(), f"{message}\n".encode())
+        raise SystemExit(0)
+
+    with stop_signals_kept():
+        for number in stop_signals():
+            signal.signal(number, end)
+        yield
 
 
 class StopSignals:

@@ -5,6 +5,6 @@ is there is downloaded before it is opened, and uploaded when it is finished.
 """
 
 from toolkit.remote.cache import ShardCache
-from toolkit.remote.objects import Object, download, is_url, list_objects, modified, put, read
+from toolkit.remote.objects import Object, download, is_url, list_objects, modified, put, read, remove
 
-__all__ = ["Object", "ShardCache", "download", "is_url", "list_objects", "modified", "put", "read"]
+__all__ = ["Object", "ShardCache", "download", "is_url", "list_objects", "modified", "put", "read", "remove"]

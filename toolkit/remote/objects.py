@@ -122,6 +122,16 @@ def put(path: Path, url: str) -> None:
     _asked(url, "write", upload)
 
 
+def remove(url: str) -> None:
+    """Remove an object."""
+
+    def delete() -> None:
+        storage, key = _opened(url)
+        storage.rm_file(key)
+
+    _asked(url, "remove", delete)
+
+
 def _opened(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, Sizes, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
-from toolkit.objectives.registry import declare
+from toolkit.objectives.registry import declare, package_of
 from toolkit.run.checks import CHECKS, check_best
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
 from toolkit.run.declared import DeclaredRun
@@ -58,6 +58,13 @@ class RunData:
     """Every objective of the run's own steps, by its name for it."""
     evaluated: dict[str, Objective]
     """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Packages that its objectives come from, by kind, but for those of the toolkit."""
+        declared = self.run.settings.objectives
+        kinds = {declared[name].kind if name in declared else name for name in self.evaluated.keys() | declared.keys()}
+        return {kind: package for kind in sorted(kinds) if (package := package_of(kind))}
 
     @property
     def corpus(self) -> Corpus:

@@ -4,6 +4,9 @@ What a step is follows from the plans of both. Between two of their bends, where
 a part of the learning rate begins, nothing does; so it is enough to compare there what holds from then on. A learning
 rate is compared as a formula: two schedules may have one value at a step and not at the next. Hence the parting may be
 found early (a decay's first step is still at the peak), and never late.
+
+A run says how it is set up, and not what happened to it: `train.on_spike` may be changed at a resume, and what was
+skipped before it was changed back is not seen here. Its updates are fewer then, by `optimizer_step` of its manifests.
 """
 
 from collections.abc import Mapping

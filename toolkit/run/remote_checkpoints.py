@@ -16,7 +16,7 @@ from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
-from toolkit.remote import download, list_objects, put, read
+from toolkit.remote import download, list_objects, put, read, remove
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import check_same_run, saved_settings
 
@@ -81,13 +81,16 @@ def copy_missing(folder: RunFolder, url: str, copied: set[int]) -> None:
 def copy_checkpoint(folder: Path, url: str) -> None:
     """Copy a whole checkpoint to a URL, unless the same is there; one of another run there is a CheckpointError."""
     last, manifest = f"{url}/{MANIFEST_NAME}", read_manifest(folder)
-    if list_objects(last):
+    if is_there := bool(list_objects(last)):
         try:
             if _is_copied(manifest, last):
                 return
         except SettingsError as error:
             raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
     Checkpoint(folder, manifest).check_sizes()
+    if is_there:
+        # Else what is there would have files of both until the last one is copied.
+        remove(last)
     for name in (*manifest.files, MANIFEST_NAME):
         put(folder / name, f"{url}/{name}")
 

@@ -101,9 +101,8 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         step = next(coming)
         counts, phase, mix = step.counts, schedule.phase_at(state.step), step.mix
         lr = run.plan.learning_rate(state.step)
-        before = state.losses_in(phase)
-        thresholds = [run.spikes.threshold(before.get(name, ())) for name in mix.names]
-        largest = map(run.spikes.largest_applied, thresholds)
+        thresholds = run.spikes.thresholds(mix.names, state.losses_in(phase))
+        largest = map(run.spikes.largest_applied, thresholds.values())
         run.engine.set_rope(run.plan.model_at(state.step))
         if run.plan.resets_optimizer(state.step):
             run.engine.reset_moments()
@@ -122,11 +121,9 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
             name: mean for name, mean, targets in zip(mix.names, result.means, counts.targets_P, strict=True) if targets
         }
         spike = ""
-        if high := [name for name, most in zip(mix.names, thresholds, strict=True) if means.get(name, 0.0) > most]:
+        if high := [name for name, mean in means.items() if mean > thresholds[name]]:
             rows = errors.name_rows(run.batcher.name_rows(state.step, None))
-            of = f" of {high[0]}" if len(mix.names) > 1 else ""
-            most = thresholds[mix.names.index(high[0])]
-            spike = run.spikes.report(state.step + 1, means[high[0]], most, rows, of=of)
+            spike = run.spikes.report(state.step + 1, high[0], means, thresholds, rows)
         hashes_G8 = run.layouts.at(state.step).in_step_order(step.row_hashes_RL8)
         state = state.after_step(phase, counts, hashes_G8, means=means)
         info = StepInfo(state, phase, attention_of(mix.objectives))

@@ -148,6 +148,7 @@ def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
             stages=tuple(map(len, run.stages)) if parallel.pp > 1 else (),
         ),
         kernels=engine.kernels,
+        plugins=run.data.plugins,
         tensors={},
         files={},
         losses={},

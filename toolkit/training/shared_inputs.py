@@ -41,6 +41,7 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
     """
     with ranks.together():
         mine = {"toolkit": Input(toolkit.__version__)} | {name: Input(version(name)) for name in _PACKAGES}
+        mine |= {f"objectives of kind {kind}": Input(package) for kind, package in data.plugins.items()}
         mine["device"] = Input(ranks.device.type)
         for named in data.corpora.named:
             mine[named.key] = _file(named.corpus.manifest.manifest_sha256, named.corpus.path)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from toolkit.core.errors import LossSpikeError
@@ -26,15 +26,21 @@ class SpikePolicy:
         middle = statistics.median(recent_losses)
         return middle + self._deviations * _NORMAL * statistics.median(abs(loss - middle) for loss in recent_losses)
 
+    def thresholds(self, names: Sequence[str], recent_losses: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """`threshold` of each objective."""
+        return {name: self.threshold(recent_losses.get(name, ())) for name in names}
+
     def largest_applied(self, threshold: float) -> float:
         """The largest loss of an objective in a step whose update is applied."""
         return math.inf if self.action == "tell" else threshold
 
-    def report(self, step: int, loss: float, threshold: float, rows: str, *, of: str = "") -> str:
-        """A spike in words, with its rows and what becomes of it; a LossSpikeError if the run is to stop there.
-
-        In a mixture, `of` names the objective.
+    def report(
+        self, step: int, name: str, means: Mapping[str, float], thresholds: Mapping[str, float], rows: str
+    ) -> str:
+        """A spike of an objective in words, with the rows of the step and what becomes of it; a LossSpikeError if the
+        run is to stop there.
         """
+        of, loss, threshold = f" of {name}" if len(thresholds) > 1 else "", means[name], thresholds[name]
         text = (
             f"step {step}: the loss{of} {loss:.4g} is a spike, above {threshold:.4g}: the median of the {WINDOW} steps "
             f"before it and {self._deviations:g} robust deviations. Rows of the step: {rows}."

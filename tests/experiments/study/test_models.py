@@ -161,8 +161,12 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
     ("text", "messages"),
     [
         ("", ["models is missing. A study needs at least one [[models]]"]),
-        ("[[models]]\naxes.checkpoint.every = [1, 2]", ["axes.checkpoint.every: it changes no weight", "in [set]"]),
-        ("[[models]]\naxes.data.validation = ['a']", ["axes.data.validation: it changes no weight"]),
+        (
+            "[[models]]\naxes.checkpoint.every = [1, 2]",
+            ["axes.checkpoint.every: a run may be resumed with", "in [set]"],
+        ),
+        ("[[models]]\naxes.train.on_spike = ['tell', 'skip']", ["axes.train.on_spike: a run may be resumed with"]),
+        ("[[models]]\naxes.data.validation = ['a']", ["axes.data.validation: a run may be resumed"]),
         ("[[models]]\naxes.lr.peak = 1e-3", ["axes.lr.peak: expected a list of values, got 0.001"]),
         (
             "[[models]]\naxes.modle.preset = ['test']",

@@ -60,7 +60,7 @@ def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[Choice]]:
     # Validation belongs to a run's identity, and no step reads it.
     if is_free(axis) or axis.startswith("data.validation"):
         raise SettingsError(
-            f"axes.{axis}: it changes no weight, so all its models would be the same. Give it in [set]."
+            f"axes.{axis}: a run may be resumed with another value, so it makes no model of its own. Give it in [set]."
         )
     yield [
         Choice(axis, value if isinstance(value, str | int | float | bool) else str(value), _nested(path, value))
