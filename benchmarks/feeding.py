@@ -111,8 +111,8 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     from toolkit.run.metrics import read_lines
     from toolkit.run.resolve import resolve_run
     from toolkit.training import loop
-    from toolkit.training.assembly import assemble
     from toolkit.training.run_state import RunState
+    from toolkit.training.set_up import assemble
     from toolkit.training.steps_ahead import steps_ahead
 
     overrides = [

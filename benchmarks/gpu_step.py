@@ -20,12 +20,11 @@ from toolkit.run.load import declare_run
 from toolkit.run.metrics import read_lines
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
-from toolkit.training.assembly import assemble
 from toolkit.training.hooks import Hook
 from toolkit.training.loop import train
 from toolkit.training.pretrain import join
 from toolkit.training.run_state import RunState, StepInfo, StepMetrics
-from toolkit.training.set_up import build_engine
+from toolkit.training.set_up import assemble, build_engine
 
 _LONGEST_REASON = 300
 

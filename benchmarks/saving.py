@@ -55,7 +55,7 @@ class Measured:
     def __call__(self) -> dict[str, Any]:
         """Run, and return the row's measured part."""
         from toolkit.run import load_run
-        from toolkit.training import assembly, pretrain
+        from toolkit.training import pretrain, set_up
         from toolkit.training.hooks import Hook
         from toolkit.training.run_state import RunState
         from toolkit.training.saving import CheckpointSaver
@@ -97,7 +97,7 @@ class Measured:
                     super().advance(hooks)
 
         settings = load_run(self._write_run())
-        with patch.object(assembly, "CheckpointSaver", TimedSaver):
+        with patch.object(set_up, "CheckpointSaver", TimedSaver):
             pretrain(settings, ds_config="zero2")
         size = sum(file.stat().st_size for file in Path(self.folder).glob("run/checkpoints/step-*/*.safetensors"))
         return {"checkpoint_mb": round(size / 1e6, 1), **summary(ends, blocked)}

@@ -30,7 +30,7 @@ from toolkit.model.layers import joined_products
 from toolkit.parallel.memory import RankMemory, RankShape, largest_parameter, rank_memory, shapes_of_stages
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import batch_plan
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import BatchPlans, Division
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan

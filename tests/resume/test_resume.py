@@ -273,6 +273,15 @@ def test_another_corpus_in_the_same_place_is_refused(started):
         kept.rename(corpus)
 
 
+def test_a_corpus_in_another_place_is_the_same(started):
+    folder, run_file = started
+    moved = (folder / "corpus").rename(folder / "moved")
+    try:
+        _go_on(run_file, f"data.train={moved}")
+    finally:
+        moved.rename(folder / "corpus")
+
+
 def test_other_weights_are_refused_by_name(started):
     folder, run_file = started
     with pytest.raises(SettingsError, match=r"data\.train\.0\.weight: was 3\.0, now 4\.0"):

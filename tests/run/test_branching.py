@@ -12,8 +12,8 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.inspection.family import family_tree
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
+from toolkit.run.comparison import Course, parting
 from toolkit.run.load import declare_run
-from toolkit.run.parting import Course, parting
 from toolkit.run.resolve import resolve_run
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.corpora import random_documents, write_token_corpus

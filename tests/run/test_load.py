@@ -8,7 +8,8 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.engine.lr import learning_rate_at
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run, run_presets
-from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.comparison import check_same_run
+from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_settings, read_resolved, to_toml
 from toolkit.run.step_plan import schedule_of
 
@@ -67,13 +68,26 @@ def test_resolved_settings_run_again(run_file, tmp_path):
     assert load_run(str(again)) == settings
 
 
-def test_a_run_from_before_a_setting_resumes_with_its_default(run_file):
-    settings = load_run(run_file)
-    saved = snapshot(settings)
-    del saved["lr"]["floor"]
-    check_same_run(saved, settings)
-    with pytest.raises(SettingsError, match=r"lr\.floor: was 0\.0, now 0\.1"):
-        check_same_run(saved, load_run(run_file, ["lr.floor=0.1"]))
+@pytest.mark.parametrize(
+    ("written", "refused"),
+    [
+        # The same numbers, where they were left out.
+        (["lr.warmup_steps=1", "schedule.0.global_batch_rows=1152"], None),
+        # It is never reached.
+        (["objectives.diffusion={}"], None),
+        (["lr.floor=0.1"], r"^the run in .*\n  lr\.floor: was 0\.0, now 0\.1\nResume"),
+        (["schedule.1.steps=5"], r"\n  schedule\.1\.steps: was 4, now 5\n"),
+        (["run.seed=8", "train.grad_clip=2.0"], r"\n  run\.seed: was 0, now 8\n  train\.grad_clip: was 1\.0, now 2\.0"),
+    ],
+)
+def test_a_run_is_the_same_where_it_parts_nowhere_however_it_is_written(run_file, written, refused):
+    saved = snapshot(load_run(run_file, ["lr.warmup_steps=1", "lr.decay_steps=2"]))
+    given = load_run(run_file, ["lr.warmup_steps=1", "lr.decay_steps=2", *written])
+    if refused is None:
+        check_same_run(saved, given)
+        return
+    with pytest.raises(SettingsError, match=refused):
+        check_same_run(saved, given)
 
 
 def test_what_no_number_depends_on_may_change(run_file):

@@ -22,9 +22,10 @@ from toolkit.model.growth import Growth
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
+from toolkit.run.comparison import check_same_run
 from toolkit.run.continuation import Continuation
 from toolkit.run.data import open_run_data
-from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus

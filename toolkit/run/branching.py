@@ -24,7 +24,7 @@ from toolkit.objectives.phase_settings import PhaseSettings
 from toolkit.run.checks import CHECKS
 from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import open_corpora
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import flat, saved_settings, snapshot
 from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml

@@ -17,22 +17,19 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.remote import is_url
+from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
 from toolkit.run.corpora import RunCorpora
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_whole
 from toolkit.run.identity import (
     check_resumable,
-    check_same_corpora,
     check_same_model,
-    check_same_run,
     growth_of,
     rope_differences,
     saved_settings,
 )
-from toolkit.run.parting import Course, parting
 from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.settings import RunSettings
-from toolkit.run.step_plan import StepPlan
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
@@ -103,7 +100,7 @@ class Continuation:
         if self.is_own:
             check_resumable(manifest, settings)
             try:
-                check_same_run(manifest.settings, settings)
+                check_same_run(manifest.settings, settings, corpora=(manifest.corpora, corpora.hashes()))
             except SettingsError as error:
                 if not self.is_copy:
                     raise
@@ -127,8 +124,7 @@ class Continuation:
         check_same_model(settings, manifest)
         if fork is None:
             return
-        saved = saved_settings(manifest)
-        there = Course(DeclaredRun(saved, StepPlan(saved)), manifest.corpora)
+        there = Course.of(saved_settings(manifest), manifest.corpora)
         found = parting(there, Course(run, corpora.hashes(manifest.corpora)))
         if found.step < fork.step:
             raise SettingsError(

@@ -10,7 +10,7 @@ from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.model.config import padded_vocabulary
 from toolkit.parallel.launcher import read_launcher
 from toolkit.remote import ShardCache, is_url
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunFolderSettings
 
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}

@@ -9,7 +9,7 @@ from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare, package_of
 from toolkit.run.checks import CHECKS, check_best
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_write
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.comparison import Course, parting
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_resolved
-from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunSettings
 
 

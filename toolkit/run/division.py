@@ -17,7 +17,7 @@ from toolkit.parallel.division import head_in_blocks
 from toolkit.parallel.memory import PROCESS_BYTES, RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import CHECKS
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunSettings, TrainSettings
 from toolkit.run.step_plan import StepPlan
 

@@ -22,7 +22,7 @@ from toolkit.objectives.base import Objective, at_progress
 from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
 from toolkit.run.data import RunData
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import Division, main_memory, parts_in_words, rank_memories
 from toolkit.run.settings import RunSettings
 

@@ -1,19 +1,17 @@
 """Identity of a run: the settings and corpora that may not change when it is resumed."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
 from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.settings import explain
-from toolkit.core.text import quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth, shape_in_words
 from toolkit.objectives.registry import declare
-from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
@@ -42,39 +40,6 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
 def is_free(key: str) -> bool:
     """True where no weight depends on a setting, so that a resumed run may have another value."""
     return key.startswith(_FREE)
-
-
-def check_same_run(saved: dict[str, Any], settings: RunSettings) -> None:
-    """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ."""
-    with suppress(ValidationError, SettingsError):
-        # With the defaults of keys that came later.
-        saved = snapshot(_validated(saved))
-    before, now = flat(saved), flat(snapshot(settings))
-    changed = [
-        f"  {key}: was {_shown(before, key)}, now {_shown(now, key)}"
-        for key in sorted(before.keys() | now.keys())
-        if not is_free(key) and before.get(key) != now.get(key)
-    ]
-    if changed:
-        written = RunFolder(settings.run.dir).settings_file
-        resume = f" (toolkit train {quoted(written)})" if written.is_file() else ""
-        raise SettingsError(
-            f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
-            f"Resume with the same ones{resume}, or give the new run another run.dir. Another schedule or other data "
-            "from a step of this run on: "
-            f"toolkit branch {quoted(settings.run.dir)} --step K --config TAIL.toml --output DIR."
-        )
-
-
-def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
-    for key, manifest_hash in saved.items():
-        if not is_free(key) and found.get(key, manifest_hash) != manifest_hash:
-            raise CorpusError(
-                f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
-                f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
-                "Put the corpus back, or give the new run another run.dir."
-            )
 
 
 def check_resumable(manifest: CheckpointManifest, settings: RunSettings) -> None:
@@ -132,9 +97,7 @@ def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> lis
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
     """Keys of `[model]` that differ from those of a checkpoint, with both values."""
-    # Keys that came later are not in older manifests.
-    defaults = {key: field.default for key, field in ModelSettings.model_fields.items() if not field.is_required()}
-    theirs, ours = flat(defaults | manifest.table("model")), flat(settings.model.model_dump(mode="json"))
+    theirs, ours = flat(manifest.table("model")), flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
     keys = theirs.keys() | {key for key in ours if key.startswith(ROPE)}
     return {
@@ -147,7 +110,7 @@ def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> d
 def saved_settings(manifest: CheckpointManifest) -> RunSettings:
     """The settings of the run that wrote a checkpoint, with objectives, which may need a plugin."""
     with _set_up(manifest):
-        return _validated(manifest.settings)
+        return from_snapshot(manifest.settings)
 
 
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
@@ -184,13 +147,10 @@ def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
         ) from None
 
 
-def _validated(saved: Mapping[str, Any]) -> RunSettings:
+def from_snapshot(saved: Mapping[str, Any]) -> RunSettings:
+    """The settings whose `snapshot` this is; a ValidationError of any other data."""
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
     return RunSettings.model_validate({**saved, "objectives": objectives})
-
-
-def _shown(settings: dict[str, Any], key: str) -> str:
-    return "not set" if settings.get(key) is None else repr(settings[key])
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -22,7 +22,7 @@ from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import CHECKS
 from toolkit.run.continuation import fill_model_from_checkpoint
 from toolkit.run.data import in_steps
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import check_own_folder
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan

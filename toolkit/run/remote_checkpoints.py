@@ -17,8 +17,9 @@ from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
 from toolkit.remote import download, list_objects, put, read, remove
+from toolkit.run.comparison import check_same_run
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_run, saved_settings
+from toolkit.run.identity import saved_settings
 
 
 @dataclass(frozen=True)

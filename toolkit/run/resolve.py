@@ -17,7 +17,7 @@ from toolkit.run.checks import CHECKS
 from toolkit.run.continuation import Continuation, find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import Division, describe_small, describe_stages, divide_run, read_division
 from toolkit.run.load import to_toml
 from toolkit.run.settings import CompleteSettings

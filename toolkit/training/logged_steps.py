@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from toolkit.core.errors import UserError, is_out_of_room
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import Losses, MetricsFile, MetricsLine, scalars
 from toolkit.training.hooks import Hook

@@ -17,8 +17,8 @@ from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.division import divide_smaller, fit_main_memory, parts_in_words, rank_memories
 from toolkit.run.resolve import ResolvedRun
+from toolkit.training.agreement import agree
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
-from toolkit.training.shared_inputs import agree
 
 
 def is_limited(device: torch.device) -> bool:

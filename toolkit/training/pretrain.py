@@ -24,19 +24,18 @@ from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.parallel.launcher import STOP_FILE_VARIABLE, read_launcher
 from toolkit.run.continuation import find_continuation, read_continuation
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.divergence import divergence_kept
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_settings, read_resolved
 from toolkit.run.remote_checkpoints import copy_missing
 from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import RunSettings
-from toolkit.training.assembly import assemble
+from toolkit.training.agreement import check_same_inputs, check_shared_folder
 from toolkit.training.loop import train
 from toolkit.training.memory_trial import fit_in_main_memory, fit_micro_batches, torch_errors_explained
 from toolkit.training.saving import lowest_loss
-from toolkit.training.set_up import build_engine, load_weights
-from toolkit.training.shared_inputs import check_same_inputs, check_shared_folder
+from toolkit.training.set_up import assemble, build_engine, load_weights
 
 _GPU_SWITCH_SECONDS = 5e-4
 """Python's own 5 ms are many kernels' time."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolkit.core.text import counted, first_few
 from toolkit.engine.meeting import ALL_REDUCE_BYTES
-from toolkit.training.shared_inputs import Input, differences
+from toolkit.training.agreement import Input, differences
 from toolkit.training.slow_ranks import slow_ranks
 
 _REMEDIES = {

@@ -15,10 +15,10 @@ from toolkit.experiments.study.declaration import ModelBlock, RewarmSettings, St
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.names import Choice, axes_of, labels_of, labels_of_choices, model_name
 from toolkit.experiments.study.outside import OutsideRun
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.comparison import Course, parting
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import complete_run, find_run_file
-from toolkit.run.parting import Course, parting
 from toolkit.run.settings import RunFolderSettings
 from toolkit.run.toml_files import read_toml
 

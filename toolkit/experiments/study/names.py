@@ -10,7 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import nearest
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.study.declaration import PUBLISHED, Study
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.identity import is_free
 from toolkit.run.settings import RunSettings
 

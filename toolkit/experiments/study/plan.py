@@ -17,14 +17,14 @@ from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.outside import OutsideRun
 from toolkit.experiments.study.tree import Leaf, Tree
+from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
 from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import OpenedCorpora, open_corpora
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.divergence import divergence_of
 from toolkit.run.folder import RunFolder
-from toolkit.run.identity import check_same_corpora, check_same_run, saved_settings
+from toolkit.run.identity import saved_settings
 from toolkit.run.load import declare_settings, read_resolved
-from toolkit.run.parting import Course, parting
 from toolkit.run.settings import ForkSettings, RunSettings
 
 

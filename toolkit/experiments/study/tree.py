@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
 from toolkit.experiments.study.models import Model
-from toolkit.run.parting import Course, Parting, parting
+from toolkit.run.comparison import Course, Parting, parting
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from toolkit.core.files import atomic_write
 from toolkit.engine.gpus import visible_gpus
 from toolkit.execution.stages import Job, StageRecord, Stages, hash_of
 from toolkit.run import RunFolder
+from toolkit.run.comparison import check_same_run
 from toolkit.run.continuation import Continuation
 from toolkit.run.data import RunData, open_run_data
-from toolkit.run.identity import check_same_run, snapshot
+from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, read_without_objectives
 from toolkit.workflows.quickstart.finetuning import FinetuningRun, finetune_side_by_side
 from toolkit.workflows.quickstart.steps import StepChoice, measure_choice

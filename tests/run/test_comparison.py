@@ -10,9 +10,9 @@ import pytest
 
 from toolkit.core.errors import SettingsError
 from toolkit.objectives.ramps import MaskRatioRamp
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.comparison import Course, Parting, parting
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.load import complete_run
-from toolkit.run.parting import Course, Parting, parting
 
 _PAIRS = 4_000
 _RAMP = {"start": 0.5, "stop": 0.2}

@@ -18,7 +18,7 @@ from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.testing.distributed import run_distributed
-from toolkit.training.shared_inputs import Input, check_same_inputs, differences
+from toolkit.training.agreement import Input, check_same_inputs, differences
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Parting of two runs: the first update that they do not make alike, and why.
+"""Comparison of two runs: the first update that they do not make alike, and why. They are the same where they part
+nowhere.
 
 What a step is follows from the plans of both. Between two of their bends, where a phase, a size of a batch warm-up or
 a part of the learning rate begins, nothing does; so it is enough to compare there what holds from then on. A learning
@@ -11,16 +12,20 @@ skipped before it was changed back is not seen here. Its updates are fewer then,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from pydantic import ValidationError
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.core.text import quoted
 from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.objectives.base import at_progress
 from toolkit.objectives.registry import DeclaredObjective, declare, get
-from toolkit.run.declared import DeclaredRun
-from toolkit.run.identity import ROPE, flat, is_free, snapshot
+from toolkit.run.declared_run import DeclaredRun
+from toolkit.run.folder import RunFolder
+from toolkit.run.identity import ROPE, flat, from_snapshot, is_free, snapshot
+from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
 _WHOLE = ("run.", "precision", "init", "model.", "train.")
@@ -64,6 +69,11 @@ class Course:
     run: DeclaredRun
     corpora: Mapping[str, str] | None = None
     """`RunCorpora.hashes`; without them, corpora are the same where their paths are."""
+
+    @classmethod
+    def of(cls, settings: RunSettings, corpora: Mapping[str, str] | None = None) -> Self:
+        """That of resolved settings."""
+        return cls(DeclaredRun(settings, StepPlan(settings)), corpora)
 
     def bends(self) -> set[int]:
         """Updates, by 0-based index, at which something begins."""
@@ -145,6 +155,65 @@ def parting(a: Course, b: Course) -> Parting:
         if step < stop and (differing := _differing(a.at(step), b.at(step))):
             return Parting(step, tuple(differing), tuple(differing.values()))
     return Parting(stop)
+
+
+def check_same_run(
+    saved: Mapping[str, Any],
+    settings: RunSettings,
+    *,
+    corpora: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
+) -> None:
+    """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ.
+
+    `corpora` are `RunCorpora.hashes` of both; without them, corpora are the same where their paths are.
+    """
+    before, now = flat(saved), flat(snapshot(settings))
+    changed = [
+        f"  {key}: was {_in_words(before, key)}, now {_in_words(now, key)}"
+        for key in sorted(before.keys() | now.keys())
+        if not is_free(key) and before.get(key) != now.get(key)
+    ]
+    if not changed or _is_one(saved, settings, *(corpora or (None, None))):
+        return
+    written = RunFolder(settings.run.dir).settings_file
+    resume = f" (toolkit train {quoted(written)})" if written.is_file() else ""
+    raise SettingsError(
+        f"the run in {settings.run.dir} was started with other settings:\n" + "\n".join(changed) + "\n"
+        f"Resume with the same ones{resume}, or give the new run another run.dir. Another schedule or other data "
+        "from a step of this run on: "
+        f"toolkit branch {quoted(settings.run.dir)} --step K --config TAIL.toml --output DIR."
+    )
+
+
+def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
+    for key, manifest_hash in saved.items():
+        if not is_free(key) and found.get(key, manifest_hash) != manifest_hash:
+            raise CorpusError(
+                f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
+                f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
+                "Put the corpus back, or give the new run another run.dir."
+            )
+
+
+def _is_one(
+    saved: Mapping[str, Any], settings: RunSettings, there: Mapping[str, str] | None, here: Mapping[str, str] | None
+) -> bool:
+    """True where two runs are written differently and part nowhere: the same steps, or a corpus in another place."""
+    try:
+        was = from_snapshot(saved)
+    except (ValidationError, SettingsError):
+        return False
+    # What becomes of spikes is free.
+    spikes = {key: getattr(settings.train, key) for key in ("on_spike", "spike_deviations")}
+    was = was.model_copy(update={"train": was.train.model_copy(update=spikes)})
+    courses = Course.of(was, there), Course.of(settings, here)
+    found = parting(*courses)
+    return not found.keys and all(found.step == course.run.plan.schedule.total_steps for course in courses)
+
+
+def _in_words(settings: Mapping[str, Any], key: str) -> str:
+    return "not set" if settings.get(key) is None else repr(settings[key])
 
 
 def _differing(there: Mapping[str, Held], here: Mapping[str, Held]) -> dict[str, str]:
