@@ -97,7 +97,9 @@ def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> lis
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
     """Keys of `[model]` that differ from those of a checkpoint, with both values."""
-    theirs, ours = flat(manifest.table("model")), flat(settings.model.model_dump(mode="json"))
+    # A key that a manifest does not have is at its default there.
+    defaults = {key: field.default for key, field in ModelSettings.model_fields.items() if not field.is_required()}
+    theirs, ours = flat(defaults | manifest.table("model")), flat(settings.model.model_dump(mode="json"))
     # The keys of a scaling of angles are there only where there is one.
     keys = theirs.keys() | {key for key in ours if key.startswith(ROPE)}
     return {

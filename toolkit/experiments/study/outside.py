@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.run.comparison import Course, Parting, parting
 from toolkit.run.continuation import Continuation
-from toolkit.run.declared import DeclaredRun
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_resolved
-from toolkit.run.parting import Course, Parting, parting
 
 
 class OutsideRun:
