@@ -89,10 +89,6 @@ GIVEN_AS_TEXT = {
         "toolkit.core.processes",
     ): "a program that a worker starts, and that ends with it",
     (
-        "toolkit/preprocess/tasks.py",
-        "toolkit.preprocess.tasks:open_task",
-    ): "workers import it",
-    (
         "toolkit/workflows/quickstart/finetuning.py",
         "toolkit.workflows.quickstart.finetuning:open_runner",
     ): "workers import it",

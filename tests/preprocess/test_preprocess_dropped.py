@@ -13,8 +13,8 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.data import read_manifest, verify_corpus
 from toolkit.preprocess import tasks
 from toolkit.preprocess.screening import documents
-from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer import groups
+from toolkit.work import claims
 
 NEAR, TEST = "near-duplicate", "holds a test text"
 GIVEN = {"near_duplicates": 0.8, "shard_tokens": 400, "max_bad_fraction": 1.0}
@@ -137,7 +137,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(prepare, sources, tests, tm
 
 def test_two_commands_at_once_make_it_too(prepare, sources, tests, tmp_path, monkeypatch):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
-    monkeypatch.setattr(tasks, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(claims, "_SECONDS_BETWEEN_LOOKS", 0.02)
     given = {**GIVEN, "without": (str(tests),)}
     prepare(*sources, output=tmp_path / "whole", **given)
     children = [in_child(lambda: prepare(*sources, output=tmp_path / "shared", **given)) for _ in range(2)]
@@ -164,9 +164,9 @@ def test_a_group_is_written_again_where_other_documents_are_left_out_of_it(
     prepare, sources, write_jsonl, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(groups, "SOURCE_GROUP_BYTES", 1)
-    untried = UnfinishedCorpus._untried
+    items = tasks._items
     with monkeypatch.context() as patch:
-        patch.setattr(UnfinishedCorpus, "_untried", lambda self: untried(self)[::-1])
+        patch.setattr(tasks, "_items", lambda corpus: items(corpus)[::-1])
         killed_behind(1, lambda: prepare(*sources, **GIVEN))
     assert list(groups.written_groups(tmp_path / "corpus")) == [2]
     # The third document of the last group is no longer a near-duplicate.

@@ -11,12 +11,13 @@ from tests.preprocess.test_preprocess_restart import all_files, killed_behind, r
 from tests.support.slurm import Slurm
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
-from toolkit.preprocess import tasks
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.unfinished import UnfinishedCorpus
 from toolkit.preprocess.writer import groups
+from toolkit.preprocess.writer.corpus import UnfinishedCorpus
 from toolkit.preprocess.writer.groups import written_groups
+from toolkit.work import claims
+from toolkit.work.commands import command_name
 
 GIVEN = {"shard_tokens": 400, "max_bad_fraction": 1.0, "holdout": 0.3}
 
@@ -36,6 +37,7 @@ def in_child(run):
     """The process id of a child that runs this, as a command of its own, and ends with 0 if it ends well."""
     pid = os.fork()
     if pid == 0:
+        command_name.cache_clear()
         try:
             run()
         except BaseException:
@@ -96,7 +98,7 @@ def test_a_limit_is_exact_where_a_group_before_the_last_one_has_other_sources(pr
 def test_commands_at_the_same_time_of_which_one_is_killed_make_it_too(
     prepare, sources, tokenizer_folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(tasks, "_SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(claims, "_SECONDS_BETWEEN_LOOKS", 0.02)
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     expected, output, chance = all_files(tmp_path / "whole"), tmp_path / "shared", random.Random(0)
 
@@ -120,7 +122,7 @@ def test_tasks_are_processes_that_make_it_too(prepare, sources, tmp_path):
     prepare(*sources, output=tmp_path / "shared", tasks=2, **GIVEN)
 
     assert all_files(tmp_path / "shared") == all_files(tmp_path / "whole")
-    assert (tmp_path / ".shared.tasks" / "worker-1.log").read_text().startswith("--- ")
+    assert (tmp_path / ".shared.tasks" / "worker-1.log").read_text().startswith("--- write ")
 
 
 def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_path, monkeypatch):

@@ -18,11 +18,12 @@ from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer import groups, writing
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
+from toolkit.work.commands import command_name
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
     """Every file but the empty ones that processes lock, and leave if they are killed."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".lock", ".claim")]
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -41,6 +42,7 @@ def run_and_die(number, run):
     """Run in a child that ends at once, as by kill -9, at the given write that must survive; True if it finished."""
     pid = os.fork()
     if pid == 0:
+        command_name.cache_clear()  # this process is another command
         left = number
 
         def counted(function):
@@ -208,8 +210,9 @@ def test_an_unfinished_corpus_that_was_begun_differently_is_refused(
 def test_what_failed_before_its_first_group_may_be_started_differently(prepare, sources, tmp_path):
     with pytest.raises(UserError, match="gives no document"):
         prepare(*sources, **GIVEN, text_field="body")
-    errors = {f"unfinished/{number:05d}.error" for number in range(2)}
-    assert set(all_files(tmp_path / "corpus")) == {"unfinished/begun.json", *errors}
+    begun, *marks = sorted(all_files(tmp_path / "corpus"), reverse=True)
+    assert begun == "unfinished/begun.json"
+    assert [name.rpartition(".")[2] for name in marks] == ["error", "error", "work/key"]
 
     assert prepare(*sources, **GIVEN).manifest.documents == 12
 
@@ -332,7 +335,7 @@ def test_a_corpus_that_others_write_is_refused_to_who_cannot_join(prepare, sourc
     output, begun = tmp_path / "corpus", {**GIVEN, **{key: own[key] for key in own if key == "limit_tokens"}}
     killed_behind(0, lambda: prepare(*sources, **begun))
     kept = all_files(output)
-    lock = try_lock(output / "unfinished" / "00000.lock")
+    lock = try_lock(output / ".work" / "commands" / "another.lock")
     with pytest.raises(UserError, match="Another process is writing a corpus into"):
         prepare(*sources, **{**begun, **own})
     assert all_files(output) == kept

@@ -180,11 +180,11 @@ def test_a_pipe_is_not_waited_for(tmp_path, capsys):
 
 
 def test_the_output_is_no_source_even_behind_a_link(tmp_path, capsys):
-    touch(tmp_path, "d/1.txt", "d/out/corpus.json", "d/out/.corpus.lock")
+    touch(tmp_path, "d/1.txt", "d/out/corpus.json", "d/out/.lock")
     (tmp_path / "d/again").symlink_to("out")
 
     assert names(find_sources([str(tmp_path / "d")], output=tmp_path / "d/out"), tmp_path) == ["d/1.txt"]
-    assert ".corpus.lock" not in capsys.readouterr().out
+    assert ".lock" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_stray_file_of_data_beside_text_is_counted(tmp_path, capsys):
 
 @pytest.mark.parametrize("named", ["d", "d/*.json", "d/out", "d/out/b.txt"])
 def test_a_place_without_text_is_named(tmp_path, named):
-    touch(tmp_path, "d/state.json", "d/out/b.txt", "d/out/.corpus.lock")
+    touch(tmp_path, "d/state.json", "d/out/b.txt", "d/out/.lock")
 
     with pytest.raises(UserError, match=rf"no (text in|source) .*{named.replace('*', '.')}|has no supported files"):
         find_sources([str(tmp_path / named)], output=tmp_path / "d/out")

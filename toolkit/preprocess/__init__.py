@@ -12,8 +12,8 @@ writer/              encoded spans -> shards, group by group
   begun.py           what is begun there, and whether a command may go on with it
   groups.py          groups of sources, each in a folder that appears whole; their shards under the corpus's names
   shard_sequence.py  spans -> shards of a corpus and its holdout, under the limits; counts every row once
+  corpus.py          a corpus in the making: which groups are written, and what is left
   writing.py         a group of sources: workers ahead, one writer behind
-unfinished.py        what of a corpus is written, and by whom
 tasks.py             tasks that write it: here, in other processes, on a Ray cluster, as jobs of Slurm
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person

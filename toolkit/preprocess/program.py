@@ -1,5 +1,6 @@
 """Prepare a corpus: settings and sources in, a finished folder out."""
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -33,8 +34,8 @@ from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
 from toolkit.preprocess.text_sample import SAMPLED_CHARACTERS, encode_as_saved, look_at_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice, choose_backend, ids_that_differ_in_transformers
-from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.begun import forget_unfinished, open_unfinished, start_over
+from toolkit.preprocess.writer.begun import check_nobody_writes, forget_unfinished, open_unfinished, start_over
+from toolkit.preprocess.writer.corpus import UnfinishedCorpus
 from toolkit.preprocess.writer.folder import already_finished, command_digest, complete_corpus, finished_corpus
 from toolkit.preprocess.writer.groups import (
     EXCLUDED,
@@ -45,6 +46,7 @@ from toolkit.preprocess.writer.groups import (
     written_groups,
 )
 from toolkit.preprocess.writer.writing import spans_of
+from toolkit.work.commands import Command
 
 # Of smaller corpora the end is near, where the tokenizer is compared in any case.
 _LONG_BYTES, _NUM_TRIED = 1 << 29, 64
@@ -79,20 +81,17 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     for difference in ids_that_differ_in_transformers(tokenizer):
         console().print(f"{difference}.")
     try:
-        with corpus.locked():
-            found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
-            if found is not None:
-                forget_unfinished(output)
-            choice = _open(corpus, tokenizer) if found is None else None
-        if found is not None:
-            console().print(already_finished(output, found))
-            if settings.sequence_length is not None:
-                _pack(output, settings.sequence_length)
-            return None
-        if settings.executor == "slurm":
+        with Command(output, name="toolkit preprocess", what="corpus", elsewhere="name another folder") as command:
+            found, choice = _open(corpus, command, tokenizer)
+            if found is None and settings.executor != "slurm":
+                return _make(corpus, command, tokenizer, choice, start=start)
+        if found is None:
             submit(corpus, sources)
             return None
-        return _make(corpus, tokenizer, choice, start=start)
+        console().print(already_finished(output, found))
+        if settings.sequence_length is not None:
+            _pack(output, settings.sequence_length)
+        return None
     except KeyboardInterrupt:
         done = f"{len(written_groups(output)):,} of {counted(len(corpus.groups), 'source group')}"
         console().print(f"Interrupted: {done} finished; the same command writes the rest.")
@@ -124,17 +123,31 @@ def _described(
     return UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening), tokenizer
 
 
-def _open(corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer) -> BackendChoice | None:
-    """Begin the corpus, or go on with it; the backend that was chosen for all of it, if it was now."""
-    begun, choice = open_unfinished(corpus.output, corpus.key, corpus.settings), None
-    if begun is None:
-        if sum(file.num_bytes for file in corpus.files) >= _LONG_BYTES:
-            beginnings = (text[:SAMPLED_CHARACTERS] for text in _texts(corpus))
-            encode_as_saved(tokenizer, islice(beginnings, _NUM_TRIED))
-        choice = choose_backend(tokenizer, engine=corpus.settings.engine, texts=_texts(corpus))
-        start_over(corpus.output, corpus.key, why_reference=choice.why_reference)
-    corpus.forget_failures()
-    return choice
+def _open(
+    corpus: UnfinishedCorpus, command: Command, tokenizer: tokenization.Tokenizer
+) -> tuple[CorpusManifest | None, BackendChoice | None]:
+    """Begin the corpus, or join those that write it: the backend that was chosen for all of it, if it was now.
+
+    Where it is finished, its manifest.
+    """
+    output, settings, choice = corpus.output, corpus.settings, None
+    with corpus.locked():
+        found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
+        if found is not None:
+            forget_unfinished(output)
+            _leave(command)
+            return found, None
+        if open_unfinished(output, corpus.key, settings) is None:
+            if sum(file.num_bytes for file in corpus.files) >= _LONG_BYTES:
+                beginnings = (text[:SAMPLED_CHARACTERS] for text in _texts(corpus))
+                encode_as_saved(tokenizer, islice(beginnings, _NUM_TRIED))
+            choice = choose_backend(tokenizer, engine=settings.engine, texts=_texts(corpus))
+            start_over(output, corpus.key, why_reference=choice.why_reference)
+        elif settings.is_limited:
+            check_nobody_writes(output)
+        if settings.executor != "slurm":  # whose jobs are commands by themselves
+            command.join(command_digest(corpus.key), otherwise="other sources or options")
+    return None, choice
 
 
 def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
@@ -146,32 +159,45 @@ def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
 
 
 def _make(
-    corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer, choice: BackendChoice | None, *, start: float
+    corpus: UnfinishedCorpus,
+    command: Command,
+    tokenizer: tokenization.Tokenizer,
+    choice: BackendChoice | None,
+    *,
+    start: float,
 ) -> PreprocessResult | None:
     # Half a second of Python for a large vocabulary, while the backends work outside the interpreter's lock.
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
     corpus.missing()
     before, begun = list(corpus.written.values()), time.monotonic()
-    if write_all(corpus, tokenizer, choice):
-        seconds = time.monotonic() - begun
-        with corpus.locked():
-            if corpus.begin_merge():
-                manifest, rows, left_out = _complete(corpus, tokenizer)
-                return PreprocessResult(
-                    manifest=manifest,
-                    holdout=read_manifest(corpus.output / HOLDOUT_FOLDER) if corpus.settings.holdout else None,
-                    tokenizer=tokenizer,
-                    why_reference=corpus.why_reference,
-                    tally=corpus.tally,
-                    rows=rows,
-                    left_out=left_out,
-                    start_seconds=begun - start,
-                    seconds=seconds,
-                    done=reduce(Counts.minus, (group.tally.both for group in before), corpus.tally.both),
-                    num_kept_shards=sum(len(group.shards) for group in before),
-                )
-    console().print(f"Another command finishes the corpus in {corpus.output}.")
-    return None
+    write_all(corpus, command, tokenizer, choice)
+    seconds = time.monotonic() - begun
+    with corpus.locked():
+        made = _complete(corpus, tokenizer) if corpus.begin_merge() else None
+        _leave(command)
+    if made is None:
+        console().print(f"Another command has finished the corpus in {corpus.output}.")
+        return None
+    manifest, rows, left_out = made
+    return PreprocessResult(
+        manifest=manifest,
+        holdout=read_manifest(corpus.output / HOLDOUT_FOLDER) if corpus.settings.holdout else None,
+        tokenizer=tokenizer,
+        why_reference=corpus.why_reference,
+        tally=corpus.tally,
+        rows=rows,
+        left_out=left_out,
+        start_seconds=begun - start,
+        seconds=seconds,
+        done=reduce(Counts.minus, (group.tally.both for group in before), corpus.tally.both),
+        num_kept_shards=sum(len(group.shards) for group in before),
+    )
+
+
+def _leave(command: Command) -> None:
+    """Remove what commands said to one another, once nobody else is at the corpus, which is finished and locked."""
+    if not command.others():
+        shutil.rmtree(command.work, ignore_errors=True)
 
 
 def _complete(

@@ -30,6 +30,8 @@ class ReadingSettings(Settings):
     """Configuration of a data set on the hub."""
     exclude: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     """Leave out sources whose name, folder, or end of the path matches this glob. May be repeated."""
+    limit_documents: _AtLeastOne | None = None
+    """Stop after this many documents."""
 
 
 class PreprocessSettings(ReadingSettings):
@@ -46,8 +48,6 @@ class PreprocessSettings(ReadingSettings):
     """Where tasks run. The result does not depend on it, nor on their number."""
     engine: Literal["auto", "reference"] = "auto"
     """auto: the fast batch backend where it is proven equal to the tokenizer's own; reference: the tokenizer's own."""
-    limit_documents: _AtLeastOne | None = None
-    """Stop after this many documents."""
     limit_tokens: _AtLeastOne | None = None
     """Stop after the document that reaches this many tokens."""
     shard_tokens: _AtLeastOne = 2**28
@@ -88,7 +88,5 @@ class TokenizerTrainingSettings(ReadingSettings):
 
     vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
     """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
-    limit_documents: Annotated[int, Field(ge=1)] | None = None
-    """Stop reading after this many documents."""
     overwrite: bool = False
     """Replace a tokenizer that was trained into the folder before."""

@@ -1,6 +1,6 @@
 """Tasks that write the groups of a corpus: in this process, in others, on a Ray cluster, or as jobs of Slurm.
 
-A task takes one free group after another until there is none. It needs nothing but the folder of the corpus.
+A task takes one free group after another until all are written. It needs nothing but the folder of the corpus.
 """
 
 import faulthandler
@@ -8,149 +8,174 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
 import tokenization
 from tokenization import BackendsDiffer, Tokenizer
 from toolkit.core.allocator import give_back_freed_memory
-from toolkit.core.console import Progress, console, progress
+from toolkit.core.console import console, progress
 from toolkit.core.errors import ToolkitError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data import CORPUS_MANIFEST
-from toolkit.execution.local import LocalExecutor
-from toolkit.execution.ray_actors import RayExecutor
-from toolkit.execution.ray_cluster import Cluster
-from toolkit.execution.scheduling import run_work
-from toolkit.execution.work import Event, Lost, Resources, Work, WorkShare
-from toolkit.execution.worker import Runner
 from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.source_checks import check_sources
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
-from toolkit.preprocess.unfinished import UnfinishedCorpus
-from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, SourceGroup, group_folder
+from toolkit.preprocess.writer.corpus import UnfinishedCorpus
+from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, group_folder
 from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
+from toolkit.work.claims import BrokenError, Claims, Item, Job, StoppedError, work_on
+from toolkit.work.commands import Command, work_folder
+from toolkit.work.ray import Cluster, OnRay, Resources
 from toolkit.work.slurm import SlurmJobs
+from toolkit.work.start import Crew, Here
 
 _SECONDS_BETWEEN_LOOKS = 2.0
-_TASK = "toolkit.preprocess.tasks:open_task"
 
 
-def write_groups(
-    corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None, *, on_span: OnSpan
-) -> None:
-    """Be a task. A group that fails is noted, and the others are written."""
-    while True:
-        with corpus.claim() as group:
-            if group is None and not corpus.is_screening():
-                return
-            if group is None:
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-                continue
-            if not corpus.is_screened(group):
-                _screen(corpus, group, on_span)
-                continue
-            if choice is None or choice.why_reference != corpus.why_reference:
-                choice = open_backend(tokenizer, why_reference=corpus.why_reference)
-            try:
-                write_group(
-                    group,
-                    group_folder(corpus.output, group.number),
-                    corpus.group_key(group.number),
-                    tokenizer=tokenizer,
-                    choice=choice,
-                    settings=corpus.rest_of_limits(),
-                    screened=None if corpus.screening is None else corpus.screened(group),
-                    on_span=on_span,
-                )
-            except BackendsDiffer as error:
-                corpus.start_over(f"the fast backend differs: {error.difference}")
-            except UserError as error:
-                corpus.fail(group, str(error))
+def _unheard(num_bytes: int, note: str) -> None:
+    """A worker of another process, whose progress its folder shows."""
 
 
-def _screen(corpus: UnfinishedCorpus, group: SourceGroup, on_span: OnSpan) -> None:
-    ends = list(accumulate((file.num_bytes for file in group.files), initial=0))
+class CorpusJob(Job):
+    """Groups to write; where documents are left out, all are read before, and decided on."""
 
-    def on_source(number: int, num_bytes: int) -> None:
-        on_span(ends[number] + num_bytes, "looking for documents to leave out")
+    def __init__(self, corpus: UnfinishedCorpus) -> None:
+        super().__init__(work_folder(corpus.output), _items(corpus))
+        self.corpus = corpus
+        self.tokenizer: Tokenizer | None = None
+        self.choice: BackendChoice | None = None
+        self.on_span: OnSpan = _unheard
 
-    def check(accounts: Mapping[int, Account]) -> None:
-        check_sources([(file, accounts[number]) for number, file in enumerate(group.files)], corpus.settings)
+    def is_done(self, item: Item) -> bool:
+        """True where a group is read or written, also by a command that has finished the corpus since."""
+        step, number = item.payload
+        if step == "read":
+            return number not in self.corpus.unread()
+        if step == "decide":
+            return self.corpus.is_decided
+        try:
+            return all(group.number != number for group in self.corpus.missing())
+        except UserError as error:  # of all groups up to here, which the command finds itself
+            raise StoppedError from error
 
-    assert corpus.screening is not None
-    try:
+    def do(self, item: Item) -> None:
+        """Read or write a group, or decide."""
+        step, number = item.payload
+        if self.tokenizer is None:
+            give_back_freed_memory()
+            faulthandler.enable(2)
+            self.tokenizer = load_tokenizer(self.corpus.settings)
+        if step == "decide":
+            self.corpus.decide()
+        else:
+            (self._read if step == "read" else self._write)(number)
+
+    def _read(self, number: int) -> None:
+        corpus, group = self.corpus, self.corpus.groups[number]
+        ends = list(accumulate((file.num_bytes for file in group.files), initial=0))
+
+        def on_source(number: int, num_bytes: int) -> None:
+            self.on_span(ends[number] + num_bytes, "looking for documents to leave out")
+
+        def check(accounts: Mapping[int, Account]) -> None:
+            check_sources([(file, accounts[number]) for number, file in enumerate(group.files)], corpus.settings)
+
+        assert corpus.screening is not None
         spans = spans_of(group.files, corpus.settings)
         corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source, check)
-    except UserError as error:
-        corpus.fail(group, str(error))
+
+    def _write(self, number: int) -> None:
+        corpus, group = self.corpus, self.corpus.groups[number]
+        assert self.tokenizer is not None
+        if self.choice is None or self.choice.why_reference != corpus.why_reference:
+            self.choice = open_backend(self.tokenizer, why_reference=corpus.why_reference)
+        try:
+            write_group(
+                group,
+                group_folder(corpus.output, number),
+                corpus.group_key(number),
+                tokenizer=self.tokenizer,
+                choice=self.choice,
+                settings=corpus.rest_of_limits(),
+                screened=None if corpus.screening is None else corpus.screened(group),
+                on_span=self.on_span,
+            )
+        except BackendsDiffer as error:
+            corpus.start_over(f"the fast backend differs: {error.difference}")
+            corpus.missing()
+            self._write(number)
 
 
-def open_task() -> Runner:
-    """Get ready to be a task in a process of its own."""
-    give_back_freed_memory()
-    faulthandler.enable(2)
-
-    def run(work: Work) -> None:
-        corpus: UnfinishedCorpus = work.payload
-        # Of a thousand tasks a few may have done it all; for the others a tokenizer would be loaded in vain.
-        if corpus.has_free() or corpus.is_screening():
-            write_groups(corpus, load_tokenizer(corpus.settings), None, on_span=lambda num_bytes, note: None)
-
-    return run
-
-
-def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> bool:
-    """Write until no group is missing; False where another command waits for those that others write."""
-    total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - corpus.num_bytes
-    with ExitStack() as stack, progress("Preparing", total=total / 1e6, unit="MB") as bar:
-        shown, rest = _Shown(corpus, bar), None
-        while corpus.missing():
-            if corpus.has_free():
-                _run_tasks(corpus, tokenizer, choice, shown)
-                continue
-            if failed := corpus.failures():
-                raise UserError(_failed(corpus, failed))
-            # Of the commands that have nothing to do one stays: it writes what those that are killed leave.
-            rest = rest or corpus.claim_rest()
-            if rest is None:
-                return False
-            stack.callback(rest.release)
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-            shown.on_look()
-    return True
+def _items(corpus: UnfinishedCorpus) -> list[Item]:
+    missing, unread = corpus.missing(), sorted(corpus.unread())
+    items = [Item(f"read {number:05d}", ("read", number)) for number in unread]
+    if missing and not corpus.is_decided:
+        items.append(Item("decide", ("decide", -1), needs=tuple(item.key for item in items)))
+    # What the other backend made is made again.
+    backend, before = " by the reference" if corpus.why_reference else "", "decide"
+    for group in missing:
+        items.append(Item(key := f"write {group.number:05d}{backend}", ("write", group.number), needs=(before,)))
+        before = key if corpus.settings.is_limited else before
+    return items
 
 
-def _run_tasks(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None, shown: "_Shown") -> None:
-    settings, num_missing = corpus.settings, len(corpus.missing())
-    if settings.executor == "local" and (settings.tasks or 1) == 1:
-        write_groups(corpus, tokenizer, choice, on_span=shown.on_span)
-        return
+def write_all(corpus: UnfinishedCorpus, command: Command, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:
+    """Write until no group is missing, also those that a command leaves which is killed."""
+    before = corpus.num_bytes
+    total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - before
+    with progress("Preparing", total=total / 1e6, unit="MB") as bar:
+
+        def on_span(num_bytes: int, note: str) -> None:
+            bar.update((corpus.num_bytes - before + num_bytes) / 1e6, note)
+
+        def look(lines: Sequence[str]) -> None:
+            for line in lines:
+                bar.say(f"{line} (what it printed: {logs_folder(corpus.output)})")
+            corpus.look()
+            on_span(0, f"{len(corpus.written):,} of {counted(len(corpus.groups), 'source group')}")
+
+        while (job := CorpusJob(corpus)).items:
+            if corpus.settings.executor == "local" and (corpus.settings.tasks or 1) == 1:
+                job.tokenizer, job.choice, job.on_span = tokenizer, choice, on_span
+                _work_here(job)
+            else:
+                _work_in_others(job, command, look)
+            is_left = bool(corpus.missing())  # raises where too many rows are bad
+            _check_failures(job)
+            if is_left:  # by another backend, or by another machine and not seen here yet
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _work_here(job: CorpusJob) -> None:
+    try:
+        with suppress(StoppedError):
+            work_on(job)
+    except BrokenError as broken:
+        raise broken.__cause__ or broken from None
+
+
+def _work_in_others(job: CorpusJob, command: Command, look: Callable[[Sequence[str]], None]) -> None:
+    with _crew(job, command) as crew:
+        crew.run(look)
+
+
+def _crew(job: CorpusJob, command: Command) -> Crew:
+    corpus, cores = job.corpus, len(os.sched_getaffinity(0))
+    settings, logs, num_missing = corpus.settings, logs_folder(corpus.output), len(job.items)
     most = min(settings.tasks or num_missing, num_missing)
-    with closing(_executor(corpus, most)) as executor:
-        works = [Work(f"task {number}", corpus) for number in range(1, most + 1)]
-        failed = run_work(works, executor, share=WorkShare(), observer=shown)
-    # The others have done the work of a task that failed, unless all have.
-    if failed and corpus.has_free():
-        raise (ToolkitError if any("\nTraceback" in message for message in failed.values()) else UserError)(
-            "\n".join(f"{name} failed: {message}" for name, message in failed.items())
-        )
-
-
-def _executor(corpus: UnfinishedCorpus, most: int) -> LocalExecutor | RayExecutor:
-    settings, logs, cores = corpus.settings, logs_folder(corpus.output), len(os.sched_getaffinity(0))
-    num_here = most if settings.executor == "local" else 1
-    workers = settings.workers or max(1, cores // num_here)
+    workers = settings.workers or max(1, cores // (most if settings.executor == "local" else 1))
     corpus.settings = settings.model_copy(update={"workers": workers})
     if settings.executor == "local":
-        return LocalExecutor(_TASK, environments=[{}] * most, logs=logs)
-    return RayExecutor(
-        Cluster(),
-        _TASK,
+        return Here(job, command.job_file, places=[{}] * most, logs=logs)
+    return OnRay(
+        job,
+        command.job_file,
+        cluster=Cluster(),
         most=most,
         resources=Resources(cpus=workers),
         logs=logs,
@@ -159,41 +184,32 @@ def _executor(corpus: UnfinishedCorpus, most: int) -> LocalExecutor | RayExecuto
     )
 
 
-class _Shown:
-    """Progress of all tasks, this command's and others'."""
-
-    def __init__(self, corpus: UnfinishedCorpus, bar: Progress) -> None:
-        self._corpus, self._bar, self._before = corpus, bar, corpus.num_bytes
-
-    def on_span(self, num_bytes: int, note: str) -> None:
-        """So much of the group that this process writes is read."""
-        self._bar.update((self._corpus.num_bytes - self._before + num_bytes) / 1e6, note)
-
-    def on_look(self) -> None:
-        """Look what tasks have written."""
-        self._corpus.look()
-        self.on_span(0, f"{len(self._corpus.written):,} of {counted(len(self._corpus.groups), 'source group')}")
-
-    def on_start(self, worker: int, key: str) -> None:
-        """Show nothing that is new."""
-
-    def on_event(self, event: Event) -> None:
-        """Tell of a lost task."""
-        if isinstance(event, Lost):
-            log = logs_folder(self._corpus.output)
-            self._bar.say(f"{event.key} ended by {event.reason}; another takes its group (what it printed: {log})")
+def _failures(job: CorpusJob) -> dict[str, str]:
+    """Messages of what failed, by group, without what only waits for that."""
+    claims = Claims(job)
+    claims.look()
+    failed = [item for item in job.items if item.key in claims.failed and claims.failed.keys().isdisjoint(item.needs)]
+    return {_name(job.corpus, item): claims.failed[item.key] for item in failed}
 
 
-def _failed(corpus: UnfinishedCorpus, failed: dict[int, str]) -> str:
-    if len(corpus.groups) == 1:
-        return failed[0]
-    messages = "\n".join(f"  {corpus.groups[number]}: {message}" for number, message in failed.items())
-    left = len(corpus.groups) - len(corpus.written) - len(failed)
+def _name(corpus: UnfinishedCorpus, item: Item) -> str:
+    step, number = item.payload
+    return item.key if step == "decide" else str(corpus.groups[number])
+
+
+def _check_failures(job: CorpusJob) -> None:
+    """Raise an error that names what failed, if anything has."""
+    if not (failed := _failures(job)):
+        return
+    is_bug = any("\nTraceback" in message for message in failed.values())
+    num_groups, messages = len(job.corpus.groups), "\n".join(f"  {name}: {message}" for name, message in failed.items())
+    left = num_groups - len(job.corpus.written) - len(failed)
     others = f"{left:,} more not finished" if left else "the others are finished"
-    return (
-        f"{counted(len(failed), 'source group')} of {len(corpus.groups):,} failed; {others}, and the same command "
-        f"tries again:\n{messages}"
+    text = (
+        f"{counted(len(failed), 'source group')} of {num_groups:,} failed; {others}, and the same command tries "
+        f"again:\n{messages}"
     )
+    raise (ToolkitError if is_bug else UserError)(text if num_groups > 1 else next(iter(failed.values())))
 
 
 def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
@@ -201,8 +217,8 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
     output, settings, missing = corpus.output, corpus.settings, corpus.missing()
     num_groups = len(corpus.groups)
     console().print(f"{output}: {num_groups - len(missing):,} of {counted(num_groups, 'source group')} written")
-    for number, message in corpus.failures().items():
-        console().print(f"{corpus.groups[number]} failed: {message}")
+    for name, message in _failures(CorpusJob(corpus)).items():
+        console().print(f"{name} failed: {message}")
     logs = logs_folder(output)
     logs.mkdir(exist_ok=True)
     jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")

@@ -68,7 +68,7 @@ def _is_finished(folder: Path) -> bool:
 
 def _upload(folder: Path, url: str) -> None:
     """Put the files of a finished corpus below a URL; each is removed here when it is there."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not _is_left_out(path.name)]
+    files = [path for path in folder.rglob("*") if path.is_file() and not _is_left_out(path.relative_to(folder))]
     manifests = sorted((path for path in files if path.name == CORPUS_MANIFEST), key=lambda path: -len(path.parts))
     others = [path for path in sorted(files) if path.name != CORPUS_MANIFEST]
 
@@ -85,6 +85,6 @@ def _upload(folder: Path, url: str) -> None:
     shutil.rmtree(folder)
 
 
-def _is_left_out(name: str) -> bool:
-    """A lock, or a packing plan, which each machine makes for itself."""
-    return name.startswith((".", "plans-")) or ".plan-" in name
+def _is_left_out(path: Path) -> bool:
+    """A lock, what commands say to one another, or a packing plan, which each machine makes for itself."""
+    return any(name.startswith((".", "plans-")) for name in path.parts) or ".plan-" in path.name

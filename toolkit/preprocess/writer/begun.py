@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.core.files import atomic_directory, atomic_write, unfinished
-from toolkit.core.locks import holder_of, is_held
 from toolkit.core.settings import Record
 from toolkit.core.text import counted, first_few
 from toolkit.data import CORPUS_MANIFEST, read_manifest
@@ -27,6 +26,7 @@ from toolkit.preprocess.writer.groups import (
     is_unfinished,
     written_groups,
 )
+from toolkit.work.commands import commands_at, work_folder
 
 
 class Begun(Record):
@@ -69,7 +69,7 @@ def open_unfinished(folder: Path, key: Mapping[str, Any], settings: PreprocessSe
     if reason is None:
         assert begun is not None
         if begun.key != key:
-            _check_nobody_writes(folder)
+            check_nobody_writes(folder)
             for number in _with_other_sources(written, begun.key["sources"], key["sources"], settings=settings):
                 shutil.rmtree(group_folder(folder, number))
             forget_screened(folder / UNFINISHED_FOLDER)
@@ -143,15 +143,15 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _check_nobody_writes(folder: Path) -> None:
-    for lock in (folder / UNFINISHED_FOLDER).glob("*.lock"):
-        if is_held(lock):
-            raise UserError(f"{in_use(folder)}{holder_of(lock)}")
+def check_nobody_writes(folder: Path) -> None:
+    """Raise a UserError where another command writes the corpus in a folder."""
+    if commands_at(work_folder(folder)):
+        raise UserError(in_use(folder))
 
 
 def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> None:
     """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
-    _check_nobody_writes(folder)
+    check_nobody_writes(folder)
     # First: groups of the earlier corpus must not pass for those of this one.
     forget_unfinished(folder)
     # From here on the folder counts as an unfinished corpus, whatever of the old one is still there.

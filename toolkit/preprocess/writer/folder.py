@@ -28,7 +28,7 @@ from toolkit.data import (
 from toolkit.preprocess.writer.groups import EXCLUDED, HOLDOUT_FOLDER, is_unfinished
 
 TOKENIZER_FOLDER = "tokenizer"
-LOCK_NAME = ".corpus.lock"
+LOCK_NAME = ".lock"
 SHARDS = ("shard-[0-9]*", DROPPED_FILE)
 """Patterns of what is moved to a corpus when all groups are written."""
 

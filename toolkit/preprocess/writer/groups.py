@@ -4,9 +4,8 @@ corpus/unfinished/                  there as long as the corpus is not finished
 corpus/unfinished/begun.json        what is made, and how (begun.py)
 corpus/unfinished/00003/            a group, whole: group.json, sample.jsonl, shard-00000.bin .idx, holdout/
 corpus/unfinished/.00003.*.partial  the same while it is written; what a killed process leaves is removed by the next
-corpus/unfinished/00003.lock        held by the process that writes the group
 corpus/unfinished/00003.screened/   what is left out of it (screening/documents.py)
-corpus/unfinished/00003.error       why it could not be written, until another command tries it again
+corpus/.work/                       who is at which group, and why one could not be written (toolkit.work)
 """
 
 import os
@@ -121,7 +120,7 @@ def is_unfinished(corpus: Path) -> bool:
 
 
 def group_folder(corpus: Path, number: int) -> Path:
-    """Folder of a group; with the suffix .lock, .screened or .error, what is beside it."""
+    """Folder of a group; with the suffix .screened, what is left out of it."""
     return corpus / UNFINISHED_FOLDER / f"{number:05d}"
 
 

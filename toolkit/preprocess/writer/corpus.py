@@ -1,22 +1,18 @@
-"""A corpus in the making: which of its groups are written, by whom, and how many rows they have.
+"""A corpus in the making: which of its groups are written, what they hold, and what is left.
 
 Any number of processes write one, on any machines that share its folder. All that they know of each other stands there:
-folders of groups that are written, and locks, which the system frees when a process ends, of those at work. Groups are
-taken, and merged, under the lock of the folder.
+the folders of the groups that are written. They are merged under the lock of the folder.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.files import atomic_write, hash_file
-from toolkit.core.locks import holder_of, is_held, try_lock
+from toolkit.core.files import hash_file
 from toolkit.core.text import counted
 from toolkit.data import DROPPED_FILE
 from toolkit.preprocess.accounts import Tally
@@ -32,6 +28,7 @@ from toolkit.preprocess.writer.groups import (
     WrittenGroup,
     group_folder,
     groups_of,
+    is_unfinished,
     written_groups,
 )
 
@@ -71,7 +68,7 @@ class UnfinishedCorpus:
     @property
     def num_bytes(self) -> int:
         """Size of the sources that are read; of all of them twice, where documents are left out."""
-        screened = () if self.screening is None else {group.number for group in self.groups} - self._unscreened()
+        screened = () if self.screening is None else {group.number for group in self.groups} - self.unread()
         return sum(self.groups[number].num_bytes for numbers in (self.written, screened) for number in numbers)
 
     def look(self) -> None:
@@ -107,83 +104,43 @@ class UnfinishedCorpus:
             )
 
     def missing(self) -> list[SourceGroup]:
-        """Groups of which something is left to read or write, in order; none once the corpus is finished."""
+        """Groups that are not written, in order; none once the corpus is finished, or a limit reached."""
         begun = read_begun(self.output)
-        if begun is not None and begun.key != self.key:
-            raise UserError(f"Another process has started over in {self.output}. Name another folder.")
         if begun is None:
             return []
+        if begun.key != self.key:
+            raise UserError(f"Another process has started over in {self.output}. Name another folder.")
         if begun.why_reference != self.why_reference:
             self.why_reference = begun.why_reference
             self._forget()
-        if unscreened := self._unscreened():
-            return [group for group in self.groups if group.number in unscreened]
         self.look()
         return [] if self._is_full else [group for group in self.groups if group.number not in self.written]
 
-    def has_free(self) -> bool:
-        """True where some group is missing that nobody writes and that has not failed."""
-        return not all(is_held(self._lock_file(group)) for group in self._untried())
+    @property
+    def is_decided(self) -> bool:
+        """True where it is known which documents are left out."""
+        if self.screening is None or not is_unfinished(self.output):
+            return True
+        return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()
 
-    @contextmanager
-    def claim(self) -> Iterator[SourceGroup | None]:
-        """Take a free group for the time of the block; None without any."""
-        with ExitStack() as stack:
-            with self.locked():
-                claimed = self._claim(stack)
-            yield claimed
-
-    def claim_rest(self) -> FileLock | None:
-        """A lock for the one command that stays until others have written the rest; None where another one does."""
-        with self.locked():
-            return try_lock(self.output / UNFINISHED_FOLDER / "rest.lock") if self.missing() else None
-
-    def _claim(self, stack: ExitStack) -> SourceGroup | None:
-        if self.screening is not None and self._untried() and not self._unscreened() and not self._is_decided:
-            folders, names = [self.screened(group) for group in self.groups], [group.recorded for group in self.groups]
-            self.screening.decide([*zip(folders, names, strict=True)], self.output / UNFINISHED_FOLDER)
-        for group in self._untried():
-            if (lock := try_lock(self._lock_file(group))) is not None:
-                stack.callback(lock.release)
-                return group
-            if self.settings.is_limited:
-                raise UserError(
-                    f"Another process is writing a corpus into {self.output}, and with a limit only one can. Wait for "
-                    f"it, or name another folder.{holder_of(self._lock_file(group))}"
-                )
-        return None
-
-    def _untried(self) -> list[SourceGroup]:
-        failed = self.failures()
-        if failed and self.settings.is_limited:
-            return []  # What a later group may hold depends on it.
-        return [group for group in self.missing() if group.number not in failed]
+    def decide(self) -> None:
+        """Decide what is left out, once all groups are read."""
+        assert self.screening is not None
+        folders, names = [self.screened(group) for group in self.groups], [group.recorded for group in self.groups]
+        self.screening.decide([*zip(folders, names, strict=True)], self.output / UNFINISHED_FOLDER)
 
     def screened(self, group: SourceGroup) -> Path:
         """Folder of what is found out about a group's texts before it is written."""
         return group_folder(self.output, group.number).with_suffix(".screened")
 
-    def is_screened(self, group: SourceGroup) -> bool:
-        """True where a group may be written; False where its texts are to be read before."""
-        return self.screening is None or self.screened(group).exists()
-
-    def is_screening(self) -> bool:
-        """Tell whether others read texts before any group can be written."""
-        return bool(self.missing()) and bool(self._unscreened()) and not self.failures()
-
-    @property
-    def _is_decided(self) -> bool:
-        return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()
-
-    def _unscreened(self) -> set[int]:
-        """Groups whose texts are to be read before any can be written."""
-        if self.screening is None or self._is_decided:
+    def unread(self) -> set[int]:
+        """Numbers of the groups whose texts are to be read before any can be written."""
+        if self.is_decided:
             return set()
         # The folder is listed once: with thousands of groups, looking for each would keep shared storage busy.
-        folder = self.output / UNFINISHED_FOLDER
-        names = os.listdir(folder) if folder.exists() else []
-        ends = (name.partition(".screened") for name in names if name.endswith(".screened"))
-        return {group.number for group in self.groups} - {int(number) for number, _, _ in ends}
+        names = [name.partition(".screened") for name in os.listdir(self.output / UNFINISHED_FOLDER)]
+        read = {int(number) for number, end, rest in names if end and not rest}
+        return {group.number for group in self.groups} - read
 
     def group_key(self, number: int) -> dict[str, Any]:
         """What the shards of a group depend on that is not in the key of all."""
@@ -214,22 +171,6 @@ class UnfinishedCorpus:
             made = sum(group.num_shards for group in written_groups(self.output).values())
         console().print(f"Starting over, {counted(made, 'finished shard')} removed: {why_reference}.")
 
-    def fail(self, group: SourceGroup, message: str) -> None:
-        """Note why a group cannot be written; nobody tries it again until another command begins."""
-        atomic_write(group_folder(self.output, group.number).with_suffix(".error"), message)
-
-    def failures(self) -> dict[int, str]:
-        """Why groups could not be written, by number, in order."""
-        files = sorted((self.output / UNFINISHED_FOLDER).glob("*.error"))
-        return {int(file.stem): file.read_text(encoding="utf-8") for file in files}
-
-    def forget_failures(self) -> None:
-        """Have groups that failed tried again, unless others are at work; the folder is locked."""
-        if not any(map(is_held, (self.output / UNFINISHED_FOLDER).glob("*.lock"))):
-            for file in (self.output / UNFINISHED_FOLDER).glob("*.error"):
-                console().print(f"Trying again: {file.read_text(encoding='utf-8')}")
-                file.unlink()
-
     def begin_merge(self) -> bool:
         """Begin to give the corpus the shards of all groups; the folder is locked. False where another one has done it.
 
@@ -253,6 +194,3 @@ class UnfinishedCorpus:
         remove_rest(self.output)
         note_begun(self.output, begun.model_copy(update={"is_merging": True}))
         return True
-
-    def _lock_file(self, group: SourceGroup) -> Path:
-        return group_folder(self.output, group.number).with_suffix(".lock")
