@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.mutations import mutated
+from tests.support.reading import rows_of, zstd
 from tests.support.sources import ROOT
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import iterate_spans, parquet
-from toolkit.preprocess.settings import ReadingSettings
-from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.readers import parquet
 
 CASES = 1000
 TEXTS = [*sample_documents(80), "", "café — “red” 🙂\tx\\"]
@@ -33,10 +32,6 @@ LINES = b"".join(
 ARRAY = json.dumps(
     [{"text": text, "more": [1.5, {"a": None}]} for text in TEXTS], ensure_ascii=False, indent=1
 ).encode()
-
-
-def zstd(content):
-    return pa.Codec("zstd").compress(content, asbytes=True)
 
 
 def table(**options):
@@ -73,9 +68,7 @@ def damaged(content, generator):
 def outcome(path, *, txt_documents):
     """Number of rows, or the message of the error."""
     try:
-        (source,) = find_sources([str(path)])
-        spans = iterate_spans(source, ReadingSettings(txt_documents=txt_documents))
-        return sum(len(span.read()) for span in spans)
+        return len(rows_of(path, txt_documents=txt_documents))
     except UserError as error:
         message = str(error)
     assert str(path) in message

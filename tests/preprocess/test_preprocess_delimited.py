@@ -6,23 +6,17 @@ import random
 
 import pytest
 
+from tests.support.reading import pack, rows_of, spans_of
 from toolkit import tables
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, delimited, iterate_spans, lines
-from toolkit.preprocess.settings import ReadingSettings
-from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.readers import Reason, delimited, lines
 
 BOM = b"\xef\xbb\xbf"
 
 
-def spans_of(path, **given):
-    (source,) = find_sources([str(path)])
-    return list(iterate_spans(source, ReadingSettings(**given)))
-
-
 def read(folder, name, content, **given):
     (folder / name).write_bytes(content)
-    return [row for span in spans_of(folder / name, **given) for row in span.read()]
+    return rows_of(folder / name, **given)
 
 
 def values(rows):
@@ -145,7 +139,7 @@ def test_files_without_any_record(tmp_path, name, content):
     assert read(tmp_path, name, content) == []
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_many_spans_have_the_rows_of_the_file(tmp_path, monkeypatch, name, packed):
     monkeypatch.setattr(delimited, "_SPAN_BYTES", 50)
@@ -155,14 +149,8 @@ def test_many_spans_have_the_rows_of_the_file(tmp_path, monkeypatch, name, packe
     texts = [f"é{quote and ','}{quote and chr(10)}{number}" for number in range(40)]
     content = "".join(f"{number}{comma}{quote}{text}{quote}\n" for number, text in enumerate(texts))
     content = f"id{comma}text\n{content}{content}".encode()
-    path = tmp_path / (name + ".gz" if packed else name)
-    if packed:
-        import gzip
 
-        content = gzip.compress(content)
-    path.write_bytes(content)
-
-    spans = spans_of(path)
+    spans = spans_of(pack(tmp_path / (name + packed), content))
 
     assert len(spans) > 5
     assert [row.text for span in spans for row in span.read() if not row.reason] == texts * 2

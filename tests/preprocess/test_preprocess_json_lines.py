@@ -1,7 +1,6 @@
 """JSON lines are read by a fast parser; rows and reasons are those of a plain reader with `json`, line by line."""
 
 import codecs
-import gzip
 import json
 from contextlib import nullcontext
 
@@ -9,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.reading import pack, rows_of
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, iterate_spans, lines, rows
-from toolkit.preprocess.settings import ReadingSettings
-from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.readers import Reason, lines, rows
 
 
 def plain(content):
@@ -96,10 +94,9 @@ def path(tmp_path_factory):
 
 def check(path, content, span_bytes):
     path.write_bytes(content)
-    (source,) = find_sources([str(path)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "_SPAN_BYTES", span_bytes)
-        found = [row for span in iterate_spans(source, ReadingSettings()) for row in span.read()]
+        found = rows_of(path)
     assert [(row.text, row.reason) for row in found] == plain(content)
 
 
@@ -120,14 +117,10 @@ def test_rows_and_reasons_are_those_of_a_plain_reader(path, written, end, has_ma
 def test_a_row_that_would_fill_memory_is_named(tmp_path, monkeypatch, name, txt_documents):
     monkeypatch.setattr(lines, "_SPAN_BYTES", 8)
     monkeypatch.setattr(lines, "LARGEST_ROW_BYTES", 100)
-    opened = gzip.open if name.endswith(".gz") else open
     for content, is_one in ((b"12345678\n\n" * 10, False), (b"1234567\n\n" + b"1" * 120 + b"\n\n12", True)):
-        with opened(tmp_path / name, "wb") as file:
-            file.write(content)
-        (source,) = find_sources([str(tmp_path / name)])
-        spans = iterate_spans(source, ReadingSettings(txt_documents=txt_documents))
+        path = pack(tmp_path / name, content)
         with pytest.raises(UserError, match=f"{name} has a row of more than 100 bytes") if is_one else nullcontext():
-            _ = [row for span in spans for row in span.read()]
+            rows_of(path, txt_documents=txt_documents)
 
 
 @pytest.mark.parametrize("number", range(len(SPECIAL)))

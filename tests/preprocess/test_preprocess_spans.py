@@ -1,6 +1,5 @@
 """Spans: where they are cut changes nothing, and any thread can read them in any order."""
 
-import gzip
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -12,32 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.reading import pack, rows_of, spans_of
 from toolkit.core.errors import UserError
-from toolkit.preprocess.readers import Reason, iterate_spans, json_array, lines, parquet
-from toolkit.preprocess.settings import ReadingSettings
-from toolkit.preprocess.sources import find_sources
+from toolkit.preprocess.readers import Reason, json_array, lines, parquet
 
 PACKED = ("", ".gz", ".zst")
-LINES = (".jsonl", ".json", ".txt")
 HUGE = 1 << 24
-
-
-def pack(path, content):
-    if path.name.endswith(".gz"):
-        content = gzip.compress(content, 1)
-    elif path.name.endswith(".zst"):
-        content = pa.Codec("zstd").compress(content, asbytes=True)
-    path.write_bytes(content)
-    return path
-
-
-def spans_of(path, *, txt_documents="paragraph"):
-    (source,) = find_sources([str(path)])
-    return source, list(iterate_spans(source, ReadingSettings(txt_documents=txt_documents)))
-
-
-def rows_of(spans):
-    return [row for span in spans for row in span.read()]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +27,15 @@ def folder(tmp_path_factory):
 def check_cuts(path, *, span_size, txt_documents="paragraph"):
     """The rows are those of one span that holds all."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_BYTES"), (parquet, "_SPAN_BYTES")):
-            patch.setattr(module, name, HUGE)
-        _, whole = spans_of(path, txt_documents=txt_documents)
-        for module, name in ((lines, "_SPAN_BYTES"), (json_array, "_SPAN_BYTES"), (parquet, "_SPAN_BYTES")):
-            patch.setattr(module, name, span_size)
-        source, spans = spans_of(path, txt_documents=txt_documents)
-        rows = [span.read() for span in spans]
-        assert list(chain(*rows)) == rows_of(whole)
+        for module in (lines, json_array, parquet):
+            patch.setattr(module, "_SPAN_BYTES", HUGE)
+        whole = rows_of(path, txt_documents=txt_documents)
+        for module in (lines, json_array, parquet):
+            patch.setattr(module, "_SPAN_BYTES", span_size)
+        spans = spans_of(path, txt_documents=txt_documents)
+        assert list(chain(*(span.read() for span in spans))) == whole
         assert [span.end_bytes for span in spans] == sorted(span.end_bytes for span in spans)
-        assert not spans or spans[-1].end_bytes == source.num_bytes
+        assert not spans or spans[-1].end_bytes == path.stat().st_size
 
 
 @pytest.mark.parametrize("packed", PACKED)
@@ -109,8 +87,7 @@ def test_arrays_are_cut_between_elements(folder, packed, found, space, has_mark,
     path = pack(folder / f"c.json{packed}", (b"\xef\xbb\xbf" if has_mark else b"") + content)
 
     check_cuts(path, span_size=span_size)
-    _, spans = spans_of(path)
-    assert len(rows_of(spans)) == len(found)
+    assert len(rows_of(path)) == len(found)
 
 
 @settings(max_examples=40, deadline=None)
@@ -128,8 +105,8 @@ def test_parquet_is_cut_at_row_groups_and_in_large_ones(folder, texts, group_row
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_MOST_GROUP_BYTES", most_group_bytes)
         check_cuts(path, span_size=span_size)
-        _, spans = spans_of(path)
-    assert [None if row.reason is Reason.WRONG_TYPE else row.text for row in rows_of(spans)] == texts
+        rows = rows_of(path)
+    assert [None if row.reason is Reason.WRONG_TYPE else row.text for row in rows] == texts
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +131,7 @@ def written(folder, texts, ending):
 
 @pytest.mark.parametrize("ending", [".parquet", ".big.parquet", ".jsonl", ".json", ".txt", ".jsonl.gz", ".json.zst"])
 def test_spans_hold_some_megabytes_and_threads_read_them_in_any_order(folder, texts, ending):
-    _, spans = spans_of(written(folder, texts, ending))
+    spans = spans_of(written(folder, texts, ending), txt_documents="paragraph")
 
     order = list(range(len(spans)))
     random.Random(1).shuffle(order)
@@ -169,7 +146,7 @@ def test_spans_hold_some_megabytes_and_threads_read_them_in_any_order(folder, te
 
 def test_a_source_that_changes_while_it_is_read_is_an_error(folder, texts):
     path = written(folder, texts, ".jsonl")
-    _, spans = spans_of(path)
+    spans = spans_of(path)
     spans[0].read()
     path.write_bytes(path.read_bytes()[:-10])
 
@@ -180,6 +157,6 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(folder, texts):
 def test_large_documents_are_whole(folder):
     large = "word é " * (1 << 20)
     content = json.dumps([{"text": "a"}, {"text": large}, {"text": "b"}], ensure_ascii=False)
-    _, spans = spans_of(pack(folder / "large.json.gz", content.encode()))
+    path = pack(folder / "large.json.gz", content.encode())
 
-    assert [row.text for row in rows_of(spans)] == ["a", large, "b"]
+    assert [row.text for row in rows_of(path)] == ["a", large, "b"]
