@@ -357,8 +357,10 @@ def test_checkpoints_that_nobody_needs_are_removed_when_asked(trained, capsys):
 def test_short_jobs_are_joined(tmp_path):
     write_run(tmp_path, phase_steps=4)
     plan = planned(write_study(tmp_path, SHARES))
-    assert [str(piece.key) for piece in joined(plan.pieces, shortest=0)] == [str(piece.key) for piece in plan.pieces]
-    found = {(piece.name, piece.until): piece for piece in joined(plan.pieces, shortest=4)}
+    assert [str(piece.key) for piece in joined(plan.pieces, shortest=0, queued={})] == [
+        str(piece.key) for piece in plan.pieces
+    ]
+    found = {(piece.name, piece.until): piece for piece in joined(plan.pieces, shortest=4, queued={})}
     # The cut at step 3 is left out, so what forks there waits for the one behind it, and still forks there.
     assert set(found) == {(CLM, 5), (CLM, 8), (MLM, 4), (MLM, 8), (THREE, 8), (FIVE, 8), (SHORT, 6)}
     assert found[THREE, 8].needs == (CLM, 5)
@@ -372,7 +374,7 @@ def test_a_queued_job_stays_a_piece_however_much_of_it_is_done(tmp_path):
     pieces = planned(write_study(tmp_path, SHARES)).pieces
     # Step 3 is made: from there on the cut at 5 would be too short.
     rest = [replace(pieces[1], needs=None), *pieces[2:]]
-    assert (CLM, 5) not in {piece.key for piece in joined(rest, shortest=4)}
+    assert (CLM, 5) not in {piece.key for piece in joined(rest, shortest=4, queued={})}
     assert joined(rest, shortest=4, queued={CLM: [5]})[0].key == (CLM, 5)
 
 

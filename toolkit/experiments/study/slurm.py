@@ -52,9 +52,7 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
         submit_grid(grid, behind=ends.values())
 
 
-def joined(
-    pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Sequence[int]] | None = None
-) -> list[RunPiece]:
+def joined(pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Sequence[int]]) -> list[RunPiece]:
     """Pieces as jobs. `queued` are, by run, the ends of jobs in the queue, ascending: a cut in front of one is part of
     it. Of others one of fewer than `shortest` steps is part of the one behind it, as a cut is a wait in the queue.
 
@@ -63,7 +61,7 @@ def joined(
     found, instead = list[RunPiece](), dict[PieceKey, PieceKey]()
     for name, chain in itertools.groupby(pieces, key=lambda piece: piece.name):
         links, joined_up = list(chain), list[RunPiece]()
-        jobs = [_end(piece, queued or {}) for piece in links]
+        jobs = [_end(piece, queued) for piece in links]
         for piece, job, following in zip(links, jobs, [*jobs[1:], None], strict=True):
             joined_up.append(piece)
             is_whole = piece.until - joined_up[0].first >= shortest if job is None else job != following
