@@ -81,15 +81,11 @@ class StudyView:
                 yield Line(f"{piece.name}: {text}", is_news)
 
     def _failure(self, key: str, piece: RunPiece) -> str:
-        """Why a piece failed; also of one that waited for it."""
-        if piece.needs is None or self._is_own(key):
+        """Why a piece failed, or was not even begun."""
+        if piece.needs is None or self._claims.is_ready(self._claims.items[key]):
             return self._claims.failed[key]
         name, step = piece.needs
         return f"not started on the way to step {piece.until:,}: it needs step {step:,} of {name}"
-
-    def _is_own(self, key: str) -> bool:
-        """True of a piece that failed, and not one that it needs."""
-        return not any(need in self._claims.failed for need in self._claims.items[key].needs)
 
     def of(self, leaf: Leaf) -> ModelState:
         """State of a model."""
@@ -101,7 +97,7 @@ class StudyView:
         key, piece = own[0], self._pieces[own[0]]
         needs = None if piece.needs is None or self._claims.is_ready(claims.items[key]) else piece.needs
         if key in claims.failed:
-            if needs is not None and not self._is_own(key):
+            if needs is not None:
                 return ModelState(NOT_STARTED, f"not started: it needs {needs[0]} at {needs[1]:,}")
             if (found := read_divergence(self._plan.folder(leaf.name))) is not None:
                 return ModelState(DIVERGED, f"diverged at {found.step:,}")
