@@ -1017,7 +1017,7 @@ ELSEWHERE = (
     ("resume/test_resume.py", "test_another_corpus_in_the_same_place_is_refused"),
     ("resume/test_resume.py", "test_other_weights_are_refused_by_name"),
     ("resume/test_fork.py", "test_a_run_that_parted_earlier_is_refused"),
-    ("workflows/quickstart/test_stages.py", "test_a_second_quickstart_in_the_folder_is_refused"),
+    ("quickstart/test_program.py", "test_a_second_quickstart_in_the_folder_is_refused"),
     ("checkpoint/test_checkpoint_errors.py", "test_a_full_disk_at_any_block_leaves_nothing_and_says_so"),
     ("conversion/test_merging.py", "test_what_makes_no_mean_is_refused"),
     ("training/test_initial_weights.py", "test_a_run_starts_from_a_merge_and_resumes_from_none"),

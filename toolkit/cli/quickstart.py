@@ -17,8 +17,8 @@ def command(
 ) -> None:
     """Run the whole path on bundled text, in minutes, without a network; writes runs/quickstart/report.html.
 
-    If interrupted, run it again: finished stages are kept and training resumes.
+    If interrupted, run it again: what is finished is kept and training resumes.
     """
-    from toolkit.workflows.quickstart.program import run_quickstart
+    from toolkit.quickstart import run_quickstart
 
     raise typer.Exit(run_quickstart(comparison="mlm-only" if compare else "none"))

@@ -23,7 +23,7 @@ from toolkit.report.figures.pictures import Picture, loss_picture, study_picture
 from toolkit.report.figures.rate_pictures import rate_pictures
 from toolkit.report.output_folder import PAGE, check_output_folder, replace_report
 from toolkit.report.pages.html import Figure
-from toolkit.report.pages.page import Contents, StudySection, render
+from toolkit.report.pages.page import Contents, Introduction, StudySection, render
 from toolkit.report.read.completeness import missing_summary
 from toolkit.report.read.manifests import other_corpora, with_manifest_labels
 from toolkit.report.read.results import Results, read_results
@@ -38,7 +38,13 @@ Members = Mapping[str, Mapping[str, Sequence[str]]]
 """Of each level, names of the models of each row."""
 
 
-def write_report(folders: Sequence[Path], *, output: Path | None = None, baseline: str | None = None) -> Path:
+def write_report(
+    folders: Sequence[Path],
+    *,
+    output: Path | None = None,
+    baseline: str | None = None,
+    introduction: Introduction | None = None,
+) -> Path:
     """Write `report.html`, `tables/` and `figures/`; returns their folder.
 
     An earlier report there is replaced.
@@ -47,6 +53,7 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
         folders: of grids, of runs and of studies, at least one; a study is its grid and its runs.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
         baseline: name of a model, or of a configuration, to compare all others with.
+        introduction: of a job that writes its report into its own folder, among other files.
 
     Raises:
         UserError: a folder is neither, a file is missing or damaged, there is no such baseline, or the output folder
@@ -55,7 +62,8 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
     studies = [folder for folder in folders if is_study(folder)]
     grids, run_folders = _sorted_folders([part for folder in folders for part in _parts(folder)])
     output = folders[0] / _DEFAULT_OUTPUT if output is None else output
-    check_output_folder(output)
+    if introduction is None:
+        check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs, left_out = _curves(run_folders, are_all=not (grids or studies))
     remarks = tuple(filter(None, (left_out, "" if results is None else other_corpora(results))))
@@ -66,8 +74,12 @@ def write_report(folders: Sequence[Path], *, output: Path | None = None, baselin
         raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
     words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
     command = shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
-    texts, contents = _compose(results, runs, levels, members, studies, baseline=baseline, command=command)
-    replace_report(output, {**texts, PAGE: render(replace(contents, remarks=remarks), output=output)})
+    if introduction is not None:
+        command = introduction.command
+    unigram = {} if introduction is None else introduction.unigram
+    texts, contents = _compose(results, runs, levels, members, studies, baseline=baseline, unigram=unigram)
+    contents = replace(contents, command=command, remarks=remarks, introduction=introduction)
+    replace_report(output, {**texts, PAGE: render(contents, output=output)})
     for line in remarks:
         console().print(line)
     _say(results, output)
@@ -131,7 +143,7 @@ def _compose(
     studies: Sequence[Path],
     *,
     baseline: str | None,
-    command: str,
+    unigram: Mapping[str, float],
 ) -> tuple[dict[str, str | bytes], Contents]:
     texts: dict[str, str | bytes] = {}
     scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
@@ -147,7 +159,7 @@ def _compose(
         texts["tables/scores.csv"] = scores_csv(results)
     if tables:
         texts |= _table_files(tables)
-    pictures = list(_pictures(results, levels, members, runs))
+    pictures = list(_pictures(results, levels, members, runs, unigram))
     names = distinct_names(picture.name for picture in pictures)
     figures = [Figure.of(replace(picture, name=name)) for picture, name in zip(pictures, names, strict=True)]
     for figure in (*figures, *(section.figure for section in sections)):
@@ -172,7 +184,6 @@ def _compose(
         switches=tuple(switches_of_runs([RunFolder(run.folder) for run in runs])),
         written=tuple(texts),
         machine=machine_facts(_PACKAGES),
-        command=command,
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
     )
     return texts, contents
@@ -209,12 +220,16 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
 
 
 def _pictures(
-    results: Results | None, levels: Sequence[Level], members: Members, runs: Sequence[RunCurves]
+    results: Results | None,
+    levels: Sequence[Level],
+    members: Members,
+    runs: Sequence[RunCurves],
+    unigram: Mapping[str, float],
 ) -> Iterator[Picture]:
     if results is not None:
         yield from label_pictures(levels[0])
         yield from rate_pictures(results, levels[0], members[levels[0].name])
-    if (losses := loss_picture(runs)) is not None:
+    if (losses := loss_picture(runs, unigram=unigram)) is not None:
         yield losses
 
 

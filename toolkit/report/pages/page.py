@@ -29,6 +29,24 @@ class StudySection:
 
 
 @dataclass(frozen=True)
+class Introduction:
+    """A page that tells of one job: what it says above its sections, and before what they show. All of it is HTML."""
+
+    title: str
+    head: str
+    before: Mapping[str, tuple[str, str]]
+    """By the anchor of a section: its title, and what it begins with."""
+    sections: tuple[tuple[str, str, str], ...]
+    """Further ones: anchor, title, body."""
+    order: tuple[str, ...]
+    """Anchors of the first sections."""
+    unigram: Mapping[str, float]
+    """Cross-entropy of a unigram model on the held-out targets of the runs, by objective."""
+    command: str
+    """It writes the page."""
+
+
+@dataclass(frozen=True)
 class Contents:
     """Contents of the page."""
 
@@ -47,12 +65,13 @@ class Contents:
     written: tuple[str, ...]
     """Files beside the page, relative to it."""
     machine: Mapping[str, str]
-    command: str
     date: str
+    command: str = ""
     switches: tuple[str, ...] = ()
     """Lines on the runs' switches of objective."""
     remarks: tuple[str, ...] = ()
     """Words on runs without a curve, and on corpora that differ."""
+    introduction: Introduction | None = None
 
 
 def render(contents: Contents, *, output: Path) -> str:
@@ -71,13 +90,23 @@ def render(contents: Contents, *, output: Path) -> str:
         ("settings", "Settings and machine", _settings(contents)),
         ("files", "Files", _files(contents)),
     ]
+    title, head = "Report: " + first_few(_names(contents)), _head(contents)
+    if (introduction := contents.introduction) is not None:
+        title, head = introduction.title, introduction.head
+        for number, (anchor, name, body) in enumerate(sections):
+            name, before = introduction.before.get(anchor, (name, ""))
+            sections[number] = (anchor, name, before + (body or ""))
+        rank = {anchor: number for number, anchor in enumerate(introduction.order)}
+        sections = sorted([*sections, *introduction.sections], key=lambda section: rank.get(section[0], len(rank)))
     shown = [section for section in sections if section[2]]
     links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in shown)
     bodies = (f'<h2 id="{anchor}">{escape(title)}</h2>\n{body}' for anchor, title, body in shown)
     return html_page(
-        "Report: " + first_few(_names(contents)),
-        "\n".join([_head(contents), f"<nav><ul>{links}</ul></nav>", *bodies]),
-        style=package.joinpath("report.css").read_text(encoding="utf-8"),
+        title,
+        "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies]),
+        # A page that is read from above has lines of a width that is easy to read.
+        style=package.joinpath("report.css").read_text(encoding="utf-8")
+        + ("" if introduction is None else "main { max-width: 900px; }\n"),
         script=package.joinpath("report.js").read_text(encoding="utf-8"),
     )
 

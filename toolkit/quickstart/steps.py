@@ -6,7 +6,7 @@ not how busy. The choice is kept in the quickstart's folder, so that it is the s
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.core.allocator import keep_freed_memory
@@ -21,8 +21,8 @@ _SHARES = (1.0, 5 / 6, 2 / 3)
 _MOST_SECONDS = 360.0
 """For the whole job on two cores."""
 _SPARE = 1.1
-_OTHER_WORK = 360
-"""The rest of the job in steps: starting ranks, evaluation, conversion, four fine-tuning runs, the report."""
+_OTHER_WORK = 520
+"""The rest of the job in steps: starting ranks, evaluation, conversion, six fine-tuning runs, the report."""
 _TARGET_SHARES = {AttentionKind.CAUSAL: 1.0, AttentionKind.BIDIRECTIONAL: 0.4}
 """Of a row's positions that are targets, in either phase."""
 _OF_FEWER = {
@@ -40,18 +40,6 @@ class StepChoice:
     steps: int
     all_steps: int
     seconds: float | None = None
-
-    @classmethod
-    def of(cls, facts: Mapping[str, float], settings: RunSettings) -> "StepChoice":
-        """Choice that was kept as `facts`; all steps of the preset where nothing was, as in older folders."""
-        all_steps = settings.train.steps
-        assert all_steps is not None
-        return cls(min(int(facts.get("steps", all_steps)), all_steps), all_steps, facts.get("seconds"))
-
-    @property
-    def facts(self) -> dict[str, float]:
-        """Numbers to keep."""
-        return {"steps": self.steps} | ({} if self.seconds is None else {"seconds": self.seconds})
 
     @property
     def reason(self) -> str:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from toolkit.quickstart import steps as quickstart_steps
+from toolkit.quickstart.steps import StepChoice, choose_steps, measure_choice
 from toolkit.run import load_run
-from toolkit.workflows.quickstart import steps as quickstart_steps
-from toolkit.workflows.quickstart.steps import StepChoice, choose_steps, measure_choice
 
 
 @pytest.mark.parametrize(
-    ("seconds", "steps"), [(0.05, 900), (0.25, 900), (0.27, 750), (0.32, 600), (0.40, 600), (2.0, 600)]
+    ("seconds", "steps"), [(0.05, 900), (0.23, 900), (0.25, 750), (0.27, 600), (0.40, 600), (2.0, 600)]
 )
 def test_a_slower_cpu_trains_fewer_steps(seconds, steps):
     choice = choose_steps(900, seconds)
@@ -18,7 +18,7 @@ def test_a_slower_cpu_trains_fewer_steps(seconds, steps):
 
 
 def test_what_takes_longer_all_the_same_says_how_long():
-    assert "are trained, fewer would teach too little: about 16 minutes" in choose_steps(900, 1.0).reason
+    assert "are trained, fewer would teach too little: about 19 minutes" in choose_steps(900, 1.0).reason
 
 
 def test_a_shorter_run_has_everything_earlier_and_is_a_whole_run():
@@ -30,13 +30,6 @@ def test_a_shorter_run_has_everything_earlier_and_is_a_whole_run():
     assert short.lr.peak > shipped.lr.peak
     assert [phase.fraction for phase in short.schedule] == [0.6, 0.4]
     assert short.train.global_batch_rows == shipped.train.global_batch_rows
-
-
-def test_a_choice_is_the_same_after_it_was_kept():
-    choice, shipped = choose_steps(900, 0.4), load_run("quickstart")
-    assert StepChoice.of(choice.facts, shipped) == choice
-    assert StepChoice.of({}, shipped) == StepChoice(900, 900)
-    assert StepChoice(900, 900).reason == ""
 
 
 def test_a_step_is_measured_in_cpu_seconds_per_core(monkeypatch):
@@ -52,4 +45,5 @@ def test_a_step_is_measured_in_cpu_seconds_per_core(monkeypatch):
 
 def test_a_gpu_is_not_measured(monkeypatch):
     monkeypatch.setattr(quickstart_steps.gpus, "has_gpu", lambda: True)
-    assert measure_choice(load_run("quickstart"), ranks=2) == StepChoice(900, 900)
+    choice = measure_choice(load_run("quickstart"), ranks=2)
+    assert (choice, choice.reason) == (StepChoice(900, 900), "")

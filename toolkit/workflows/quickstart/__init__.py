@@ -1,1 +1,0 @@
-"""`toolkit quickstart`: its stages (`program` tells their story), and the page that shows what they gave."""
