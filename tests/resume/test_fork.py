@@ -181,7 +181,7 @@ def test_what_is_left_unset_is_as_the_trunk_has_it(trunk: Path) -> None:
     (trunk.parent / "unset.toml").write_text(text)
     run = _fork(trunk.parent / "unset.toml")
     assert (run.settings.precision, run.settings.model.vocab_size) == ("fp32", 97)
-    assert run.continuation.describe(run.settings).startswith("forks from ")
+    assert run.continuation.describe(run.settings).startswith("forking from ")
 
 
 @pytest.mark.parametrize(

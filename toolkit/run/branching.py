@@ -21,7 +21,7 @@ from toolkit.core.settings import Settings, explain
 from toolkit.core.text import counted, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.phase_settings import PhaseSettings
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import check_corpora
 from toolkit.run.continuation import Continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.declared_run import DeclaredRun
@@ -67,8 +67,7 @@ def make_branch(
     whole = _whole(merged, raw, before, manifest, choices=choices, origin=str(tail))
     run = complete_run(whole | {"fork": {"from": str(checkpoint), "step": step}}, [], origin=str(tail))
     corpora = open_corpora(run)
-    for check in CHECKS.data:
-        check(run.settings, corpora)
+    check_corpora(run.settings, corpora)
     Continuation(manifest, str(checkpoint), "fork.from").check(run, corpora)
     file = RunFolder(output).settings_file
     try:

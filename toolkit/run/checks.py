@@ -1,10 +1,8 @@
-"""Checks of a run beyond what each group of its settings says of itself: one table, by what a check needs.
-
-Whether it may resume, or start from some weights, is for `run/start.py` to say.
+"""Checks of a run beyond what each group of its settings says of itself, by what they need: a UserError says what is
+wrong and what to do. Whether it may resume, or start from some weights, is for `Continuation` to say.
 """
 
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,29 +13,34 @@ from toolkit.run.corpora import RunCorpora
 from toolkit.run.settings import RunSettings
 
 
-@dataclass(frozen=True)
-class Checks:
-    """Functions that raise a UserError, with what is wrong and what to do, in the order in which they run."""
+def mistakes_in(settings: RunSettings, *, wrong: Set[str] = frozenset()) -> list[UserError]:
+    """Contradictions between groups of settings, but for those with a group that is wrong by itself."""
+    found = []
+    for groups, check in (
+        ({"eval", "data", "checkpoint"}, _check_evaluation),
+        ({"data", "objectives"}, _check_validation_names),
+        ({"train", "parallel"}, _check_spikes),
+    ):
+        try:
+            if not wrong & groups:
+                check(settings)
+        except UserError as error:
+            found.append(error)
+    return found
 
-    settings: tuple[tuple[set[str], Callable[[RunSettings], None]], ...]
-    """Rules between groups of settings, each with the groups that it reads."""
-    machine: tuple[Callable[[RunSettings], None], ...]
-    """Files and packages of the machine that starts the run."""
-    data: tuple[Callable[[RunSettings, RunCorpora], None], ...]
-    """The corpora, opened."""
-    division: tuple[Callable[[RunSettings, Mapping[str, Any], str], None], ...]
-    """The DeepSpeed file: its content, and what messages call it."""
 
-    def mistakes(self, settings: RunSettings, *, wrong: set[str]) -> list[UserError]:
-        """Contradictions between groups of settings, but for those with a group that is wrong by itself."""
-        found = []
-        for groups, check in self.settings:
-            try:
-                if not wrong & groups:
-                    check(settings)
-            except UserError as error:
-                found.append(error)
-        return found
+def check_corpora(settings: RunSettings, corpora: RunCorpora) -> None:
+    """Refuse corpora, opened, that do not go together, or not with the settings."""
+    for check in (_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder):
+        check(settings, corpora)
+
+
+def check_division(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
+    """Refuse settings that do not go with a DeepSpeed file: its content, and what messages call it."""
+    check_parallel(ds_config, settings.parallel, source=source)
+    check_tensor_parallel(settings.model, settings.parallel.tp)
+    check_pipeline_parallel(settings.model, settings.parallel)
+    _check_recomputation(settings, ds_config, source)
 
 
 def _check_evaluation(settings: RunSettings) -> None:
@@ -103,7 +106,7 @@ def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
 
 
 def _check_frames(settings: RunSettings, corpora: RunCorpora) -> None:
-    """Corpora of earlier versions do not say which ids are around their documents."""
+    """Adopted corpora do not say which ids are around their documents."""
     frames = []
     for named in corpora.named:
         encoding = named.corpus.manifest.tokenizer.encoding
@@ -138,12 +141,6 @@ def _check_tokenizer_folder(settings: RunSettings, corpora: RunCorpora) -> None:
         )
 
 
-def _check_degrees(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
-    check_parallel(ds_config, settings.parallel, source=source)
-    check_tensor_parallel(settings.model, settings.parallel.tp)
-    check_pipeline_parallel(settings.model, settings.parallel)
-
-
 def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
     """Refuse what would break graphs: at stage 3, DeepSpeed gathers weights inside blocks."""
     numbers = settings.train
@@ -154,16 +151,3 @@ def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], so
             'Set one of them to another value: train.activation_checkpointing="full", train.compile=false, or a file '
             "with stage 2 (ds_configs/zero2.json)."
         )
-
-
-CHECKS = Checks(
-    settings=(
-        ({"eval", "data", "checkpoint"}, _check_evaluation),
-        ({"data", "objectives"}, _check_validation_names),
-        ({"train", "parallel"}, _check_spikes),
-    ),
-    machine=(check_wandb,),
-    data=(_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder),
-    division=(_check_degrees, _check_recomputation),
-)
-"""Checks of every run."""

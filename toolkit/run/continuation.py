@@ -6,6 +6,7 @@ with several checkpoints means the newest at the start; RUN_DIR/run.toml names t
 of its own, init.from and fork.from are not read again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from toolkit.checkpoint.read import Checkpoint, newest_intact
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
+from toolkit.model.growth import Growth
 from toolkit.remote import is_url
 from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
 from toolkit.run.corpora import RunCorpora
@@ -71,26 +73,12 @@ class Continuation:
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
         """The run with what is chosen when it is started, where its settings leave it open."""
-        settings, before = run.settings, self.before
-        if (init := settings.init) is not None:
-            init = init.model_copy(update={"source": self._first_weights(init.source)})
-            settings = settings.model_copy(update={"init": init})
-        if before is None:
-            return replace(run, settings=settings)
-        saved, model = before.settings, settings.model
-        if model.vocab_size is None:
-            model = model.model_copy(update={"vocab_size": saved.get("model", {}).get("vocab_size")})
-        precision = saved.get("precision") if settings.precision is None else settings.precision
-        settings = settings.model_copy(update={"model": model, "precision": precision})
-        return replace(run, settings=settings, before=before.layout)
-
-    def _first_weights(self, source: str) -> str:
-        """The checkpoint of a folder with several that the run was started from, or that is now the newest."""
-        if self.key == "init.from":
-            return self.place
-        saved = {} if self.manifest is None else self.manifest.settings.get("init") or {}
-        before = saved.get("from", source)
-        return before if Path(before).parent in (Path(source) / CHECKPOINTS_FOLDER, Path(source)) else source
+        if self.before is not None:
+            return replace(with_choices(run, self.before.settings), before=self.before.layout)
+        if (init := run.settings.init) is None or self.manifest is None:
+            return run
+        init = init.model_copy(update={"source": self.place})
+        return replace(run, settings=run.settings.model_copy(update={"init": init}))
 
     def check(self, run: DeclaredRun, corpora: RunCorpora) -> None:
         """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
@@ -138,19 +126,28 @@ class Continuation:
 
     def describe(self, settings: RunSettings) -> str:
         """Where the run goes on, in one line."""
-        manifest, first = self.manifest, settings.first_weights
+        manifest, init = self.manifest, settings.init
+        if manifest is None:
+            return f"starting from random weights, seed {settings.run.seed}"
         if self.is_own:
-            ignored = "" if settings.init is None else f"; init.from ({settings.init.source}) is not read again"
-            place = self.place if self.is_copy else settings.run.dir
-            return f"resumes from step {self.step:,} in {place}{ignored}"
-        if manifest is None or first is None:
-            return f"starts from random weights, seed {settings.run.seed}"
-        kept = "kept" if first.optimizer == "keep" else "new"
+            ignored = "" if init is None else f"; init.from ({init.source}) is not read again"
+            return f"resuming from step {self.step} in {self.place if self.is_copy else settings.run.dir}{ignored}"
         origin = f", from {manifest.first_weights}" if manifest.first_weights else ""
-        rope = "".join(f"; {line}" for line in rope_differences(settings, manifest))
-        grown = "" if first.grow is None else f"; {growth_of(settings, manifest).describe()}"
-        verb = "starts" if settings.fork is None else "forks"
-        return f"{verb} from {first.source} (step {manifest.step:,}{origin}); the optimizer is {kept}{grown}{rope}"
+        rope = [] if self.before else rope_differences(settings, manifest)
+        return "".join(
+            [
+                f"{'forking' if self.before else 'starting'} from {self.place} (step {manifest.step:,}{origin})",
+                f", {growth.describe()}" if (growth := self.growth(settings)) else "",
+                ", with a new optimizer" if self.takes == "weights" else ", with its optimizer",
+                f"; trained with other rotary embeddings: {', '.join(rope)}" if rope else "",
+            ]
+        )
+
+    def growth(self, settings: RunSettings) -> Growth | None:
+        """From the model of the checkpoint to the run's, where the run begins as a smaller one."""
+        if self.manifest is None or self.before is not None or settings.init is None or settings.init.grow is None:
+            return None
+        return growth_of(settings, self.manifest)
 
     def origin(self, settings: RunSettings) -> dict[str, str]:
         """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
@@ -163,7 +160,7 @@ class Continuation:
         # A fork has that of the run before, since the two are one up to there.
         if self.takes == "everything" or init is None:
             return manifest.origin
-        grown = {} if init.grow is None else {"grown": growth_of(settings, manifest).describe()}
+        grown = {"grown": growth.describe()} if (growth := self.growth(settings)) else {}
         run = manifest.settings.get("run")
         if run is None and manifest.origin:
             return manifest.origin | grown
@@ -200,6 +197,20 @@ class Continuation:
     def write(self, folder: RunFolder) -> None:
         """Write it into the run folder, for the ranks."""
         folder.write_json(folder.continuation_file, {"place": self.place, "key": self.key, "takes": self.takes})
+
+
+def with_choices(run: DeclaredRun, saved: Mapping[str, Any]) -> DeclaredRun:
+    """The run with what its start has chosen, by its settings as they were saved, where its own leave it open."""
+    settings, model, init = run.settings, run.settings.model, run.settings.init
+    if model.vocab_size is None:
+        model = model.model_copy(update={"vocab_size": saved.get("model", {}).get("vocab_size")})
+    if init is not None:
+        # Of a folder with several checkpoints, the one that it was started from.
+        before = (saved.get("init") or {}).get("from", init.source)
+        if Path(before).parent in (Path(init.source) / CHECKPOINTS_FOLDER, Path(init.source)):
+            init = init.model_copy(update={"source": before})
+    update = {"model": model, "init": init, "precision": settings.precision or saved.get("precision")}
+    return replace(run, settings=settings.model_copy(update=update))
 
 
 def read_continuation(folder: RunFolder) -> Continuation:

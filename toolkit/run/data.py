@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from toolkit.data import Blend, Corpus, DataSettings, Order, Rows, RowStream, Sizes, open_rows, tokens_left_out
 from toolkit.objectives.base import Objective
 from toolkit.objectives.registry import declare, package_of
-from toolkit.run.checks import CHECKS, check_best
+from toolkit.run.checks import check_best, check_corpora
 from toolkit.run.corpora import NamedCorpus, RunCorpora, open_corpora
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunSettings
@@ -147,8 +147,7 @@ def in_steps(settings: RunSettings) -> RunSettings:
 def open_run_data(run: DeclaredRun, *, sizes: Sizes = "check") -> RunData:
     """Open corpora, make or find packing plans, build objectives; `sizes` is as in `Corpus`."""
     corpora = open_corpora(run, sizes=sizes)
-    for check in CHECKS.data:
-        check(run.settings, corpora)
+    check_corpora(run.settings, corpora)
     run = corpora.with_vocabulary(run)
     return read_rows(run, corpora)
 

@@ -3,18 +3,17 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_write
 from toolkit.run.comparison import Course, parting
+from toolkit.run.continuation import with_choices
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
+from toolkit.run.identity import snapshot
 from toolkit.run.load import read_resolved
-from toolkit.run.settings import RunSettings
 
 
 class Divergence(BaseModel):
@@ -42,18 +41,6 @@ def read_divergence(folder: RunFolder) -> Divergence | None:
     return found if folder.newest_step() < found.step else None
 
 
-def _with_choices(run: DeclaredRun, begun: RunSettings) -> DeclaredRun:
-    """A run with what its start has chosen where its settings leave it open."""
-    settings, model = run.settings, run.settings.model
-    if model.vocab_size is None:
-        model = model.model_copy(update={"vocab_size": begun.model.vocab_size})
-    init, chosen = settings.init, begun.init
-    if init is not None and chosen is not None and Path(chosen.source).is_relative_to(init.source):
-        init = chosen
-    update = {"model": model, "init": init, "precision": settings.precision or begun.precision}
-    return replace(run, settings=settings.model_copy(update=update))
-
-
 def divergence_of(run: DeclaredRun, corpora: Mapping[str, str] | None) -> Divergence | None:
     """What the run in a folder has met, if `run`, which is to train there, would make the same steps up to there.
 
@@ -62,7 +49,7 @@ def divergence_of(run: DeclaredRun, corpora: Mapping[str, str] | None) -> Diverg
     if (found := read_divergence(run.folder)) is None:
         return None
     there = read_resolved(run.folder.settings_file)
-    here = Course(_with_choices(run, there.settings), corpora)
+    here = Course(with_choices(run, snapshot(there.settings)), corpora)
     common = parting(Course(there, None if corpora is None else found.corpora), here)
     return found if common.step >= found.step else None
 

@@ -16,7 +16,7 @@ from toolkit.objectives.schedule import Phase
 from toolkit.parallel.division import head_in_blocks
 from toolkit.parallel.memory import PROCESS_BYTES, RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import check_division
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunSettings, TrainSettings
 from toolkit.run.step_plan import StepPlan
@@ -111,8 +111,7 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
     else:
         division, why = _largest_fitting(run, named, data_parallel=batch.data_parallel)
         told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
-    for check in CHECKS.division:
-        check(settings, division.ds_config, division.source)
+    check_division(settings, division.ds_config, division.source)
     return replace(division, choices=(*told, *division.choices))
 
 

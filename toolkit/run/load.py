@@ -19,7 +19,7 @@ from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import mistakes_in
 from toolkit.run.continuation import fill_model_from_checkpoint
 from toolkit.run.data import in_steps
 from toolkit.run.declared_run import DeclaredRun
@@ -83,7 +83,7 @@ def declare_settings(settings: RunSettings) -> DeclaredRun:
     """The run of settings that were made in Python; refuses groups of them that contradict one another."""
     settings = in_steps(settings)
     plan = StepPlan(settings)
-    for mistake in CHECKS.mistakes(settings, wrong=set()):
+    for mistake in mistakes_in(settings):
         raise mistake
     return DeclaredRun(settings, plan)
 
@@ -194,7 +194,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
         with _collected(mistakes):
             settings = in_steps(settings)
             plans.append(StepPlan(settings))
-    mistakes += CHECKS.mistakes(settings, wrong=wrong)
+    mistakes += mistakes_in(settings, wrong=wrong)
     if len(mistakes) == 1:
         raise mistakes[0]
     if mistakes:

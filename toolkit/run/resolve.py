@@ -13,7 +13,7 @@ from toolkit.engine.ds_config import resolve_ds_config, zero_stage
 from toolkit.engine.precision import choose_precision
 from toolkit.parallel.launcher import read_launcher
 from toolkit.parallel.memory import largest_parameter
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import check_corpora, check_wandb
 from toolkit.run.continuation import Continuation, find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
@@ -84,13 +84,11 @@ def resolve_run(
 
     Where it goes on is found, unless a `continuation` is given.
     """
-    for check in CHECKS.machine:
-        check(run.settings)
+    check_wandb(run.settings)
     continuation = continuation or find_continuation(run)
     run = continuation.keep_choices(run)
     corpora = open_corpora(run)
-    for check_data in CHECKS.data:
-        check_data(run.settings, corpora)
+    check_corpora(run.settings, corpora)
     run = corpora.with_vocabulary(run)
     division = divide_run(run, ds_config=ds_config, num_ranks=num_ranks)
     precision, stage = run.settings.precision, zero_stage(division.ds_config)

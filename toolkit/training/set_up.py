@@ -24,7 +24,6 @@ from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import Division
-from toolkit.run.identity import growth_of, rope_differences
 from toolkit.run.metrics import BestStep, best_step
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.agreement import agree
@@ -110,20 +109,11 @@ def load_weights(engine: Engine, run: ResolvedRun, checkpoint: Checkpoint | None
     """Load the weights, and moments that are kept, of the checkpoint that the run goes on from. Collective."""
     if checkpoint is None:
         return RunState()
-    settings, going_on, manifest = run.settings, run.continuation, checkpoint.manifest
-    growth = growth_of(settings, manifest) if settings.init and settings.init.grow and not going_on.before else None
+    going_on, manifest, growth = run.continuation, checkpoint.manifest, run.continuation.growth(run.settings)
     source = checkpoint if growth is None else GrownCheckpoint(checkpoint, growth, names=engine.parameter_names)
     load_checkpoint(engine, source, moments="reset" if going_on.takes == "weights" else "keep")
-    told = [f"resuming from step {manifest.step}"]
-    if not going_on.is_own:
-        kept = "with a new optimizer" if going_on.takes == "weights" else "with its optimizer"
-        grown = "" if growth is None else f", {growth.describe()}"
-        told = [f"starting from {going_on.place} (step {manifest.step}){grown}, {kept}"]
-    if going_on.before is None:
-        others = rope_differences(settings, manifest)
-        told += [f"these weights were trained with other rotary embeddings: {line}" for line in others]
     if engine.ranks.rank == 0:
-        print(*told, sep="\n", flush=True)
+        print(going_on.describe(run.settings), flush=True)
     if going_on.before is None:
         return RunState()
     digest = bytes.fromhex(manifest.data_digest)

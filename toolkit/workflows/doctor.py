@@ -34,7 +34,7 @@ from toolkit.engine.meeting import measure_speed, meet
 from toolkit.engine.peers import peers_watched
 from toolkit.engine.ranks import Ranks
 from toolkit.parallel.launcher import read_launcher
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import check_wandb
 from toolkit.run.continuation import find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
@@ -119,8 +119,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
     facts.free = shutil.disk_usage(folder).free
     facts.left = (left := half_removed(declared.folder.checkpoints)) and f"; {left}"
-    for check in CHECKS.machine:
-        check(declared.settings)
+    check_wandb(declared.settings)
     prepare_if_named(declared.settings.data)
     corpora = open_corpora(declared)
     complete = corpora.with_vocabulary(declared)

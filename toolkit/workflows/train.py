@@ -14,7 +14,7 @@ from toolkit.data import CORPUS_MANIFEST, DataSettings
 from toolkit.engine.gpus import has_gpu, num_devices
 from toolkit.remote import is_url
 from toolkit.run import RunFolder, RunSettings, run_presets
-from toolkit.run.checks import CHECKS
+from toolkit.run.checks import check_wandb
 from toolkit.run.division import divide_run, fit_main_memory
 from toolkit.run.load import declare_run, declare_settings, preset_data, read_without_objectives, to_toml
 from toolkit.run.remote_checkpoints import copy_missing
@@ -92,8 +92,7 @@ def show_run(
     ranks, about_data, data = num_procs or num_devices(), list[str](), None
     machines = None if device is None else Machines(device, mfu, ranks, job_hours)
     if missing := _missing(declared.settings) if source in run_presets() else []:
-        for check in CHECKS.machine:
-            check(declared.settings)
+        check_wandb(declared.settings)
         run, division = declared, divide_run(declared, ds_config=ds_config, num_ranks=ranks)
         notes = [f"{key} ({path}) does not exist yet" for key, path in missing]
         sizes = (
