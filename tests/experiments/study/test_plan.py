@@ -301,6 +301,16 @@ def test_the_beginning_of_a_longer_run_is_taken_over_and_stays(trained, tmp_path
     write_study(folder, SHARES)
 
 
+def test_a_corpus_at_another_place_is_the_same(trained):
+    folder, _ = trained
+    (folder / "corpus").rename(folder / "moved")
+    try:
+        assert planned(write_study(folder, SHARES, head=f'[set.data]\ntrain = "{folder}/moved"')).pieces == ()
+    finally:
+        (folder / "moved").rename(folder / "corpus")
+        write_study(folder, SHARES)
+
+
 def test_another_corpus_at_the_same_place_makes_another_run(trained, tmp_path):
     """One that is finished too, and one that is to be adopted."""
     folder, _ = trained

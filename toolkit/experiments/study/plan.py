@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.checkpoint.manifest import CheckpointManifest, read_manifest
+from toolkit.checkpoint.manifest import read_manifest
 from toolkit.checkpoint.read import Checkpoint, newest_intact, open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
@@ -24,7 +24,7 @@ from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.divergence import divergence_of
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import saved_settings
-from toolkit.run.load import declare_settings, read_resolved
+from toolkit.run.load import read_resolved
 from toolkit.run.settings import ForkSettings, RunSettings
 
 
@@ -239,22 +239,19 @@ class StudyPlan:
                     f"{counted(now, 'rank')} of it: not the same bits as trained alone"
                 )
 
-    def _is_beginning(self, own: CheckpointManifest, leaf: Leaf, settings: RunSettings) -> bool:
-        """True where a model is whole with a checkpoint that a longer run gave it, which made the same steps."""
-        if own.step < leaf.model.total_steps:
-            return False
-        here, there = (declare_settings(found) for found in (settings, saved_settings(own)))
-        return parting(Course(there), Course(here)).step >= own.step
-
     def _check_run(self, leaf: Leaf) -> None:
         if (own := leaf.model.run.folder.newest_manifest()) is None:
             return
         # As the file has them now, with what its start has chosen.
-        settings = Continuation(own).keep_choices(leaf.model.run).settings
-        if not self._is_beginning(own, leaf, settings):
-            check_same_run(own.settings, settings)
-        check_same_corpora(own.corpora, self._corpora[leaf.name] or {})
-        self._begun[leaf.name] = settings.model_copy(update={"fork": saved_settings(own).fork})
+        settings, saved = Continuation(own).keep_choices(leaf.model.run).settings, saved_settings(own)
+        hashes = self._corpora[leaf.name]
+        corpora = None if hashes is None else (own.corpora, hashes)
+        there, here = Course.of(saved, corpora and own.corpora), Course.of(settings, hashes)
+        # A whole one may have its checkpoint from a longer run, which made the same steps.
+        if own.step < leaf.model.total_steps or parting(there, here).step < own.step:
+            check_same_run(own.settings, settings, corpora=corpora)
+        check_same_corpora(own.corpora, hashes or {})
+        self._begun[leaf.name] = settings.model_copy(update={"fork": saved.fork})
 
     def _check_runs(self) -> None:
         mistakes = []
