@@ -5,7 +5,7 @@ from transformers import PretrainedConfig
 from tests.support.hf_encoders import CLS, EOS, PAD, SPECIALS, plain_tokenizer, template_tokenizer
 from toolkit.core.errors import UserError
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.inputs import InputBuilder, check_not_empty, framed_source
+from toolkit.finetuning.inputs import check_not_empty, encode_texts, framed_source
 from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.finetuning.settings import Initialization
 from toolkit.finetuning.trainer import collator
@@ -23,9 +23,9 @@ def collate(tokenizer, rows):
 
 
 def ids_of(tokenizer, *examples, max_length=100):
-    build = InputBuilder(framed_source(source_of(tokenizer, max_length=max_length), protocol="standard"))
+    source = framed_source(source_of(tokenizer, max_length=max_length), protocol="standard")
     first, second = zip(*examples, strict=True)
-    rows, num_cut = build(first, None if second[0] is None else second)
+    rows, num_cut = encode_texts(source, first, None if second[0] is None else second)
     return [row["input_ids"] for row in rows], num_cut
 
 
@@ -97,13 +97,13 @@ def test_a_tokenizer_without_padding_token_pads_behind_the_mask():
 
 
 def test_arguments_that_the_model_does_not_take_are_dropped():
-    build = InputBuilder(source_of(template_tokenizer(), accepted=frozenset({"input_ids", "attention_mask"})))
-    assert set(build(["w1"])[0][0]) == {"input_ids", "attention_mask"}
+    source = source_of(template_tokenizer(), accepted=frozenset({"input_ids", "attention_mask"}))
+    assert set(encode_texts(source, ["w1"])[0][0]) == {"input_ids", "attention_mask"}
 
 
 def test_a_text_without_a_token_is_refused():
     bare = plain_tokenizer()
     bare.eos_token = None
-    rows, _ = InputBuilder(source_of(bare))(["w1", " "])
+    rows, _ = encode_texts(source_of(bare), ["w1", " "])
     with pytest.raises(UserError, match=r"test\.tsv, row 2: the text is empty"):
         check_not_empty(rows, "test.tsv")

@@ -154,6 +154,14 @@ def test_several_grids_and_a_run_make_one_report(grid: Path, tmp_path: Path) -> 
     assert (output / "figures/losses.svg").is_file()
 
 
+def test_a_label_that_no_model_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = {"x": ["clm_share", "clm_shares"]}
+    output = write_report([write_finished_grid(tmp_path / "grid", _rows(), labels=LABELS, report=report)])
+    told = "no model with scores has the label clm_shares, which [report] names"
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert f"N{told[1:]}." in (output / "report.html").read_text()
+
+
 def test_a_run_alone_has_its_curves(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -69,8 +69,6 @@ def command(
     With the name of a task, help shows the settings of that task too: toolkit finetune sc --help
     """
     given = {key: value for key, value in locals().items() if key in _OPTIONS + _OF_TABLES} | {"learning_rate": lr}
-    if text_columns is not None:
-        given["text_columns"] = tuple(text_columns.split(","))
     from toolkit.core.console import console
     from toolkit.finetuning import get_task
     from toolkit.workflows.finetune import finetune

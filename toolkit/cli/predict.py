@@ -26,11 +26,10 @@ def command(
     threads: Annotated[int | None, option_of(FinetuningSettings, "threads", "N")] = None,
 ) -> None:
     """Answer the rows of a file with a fine-tuned model, as toolkit finetune answers its test file."""
-    columns = None if text_columns is None else text_columns.split(",")
-    given = {"text_columns": columns, "label_column": label_column, "bad_rows": bad_rows, "threads": threads}
+    given = {"text_columns": text_columns, "label_column": label_column, "bad_rows": bad_rows, "threads": threads}
     from toolkit.core.console import console
     from toolkit.core.text import counted
-    from toolkit.workflows.predict import predict
+    from toolkit.finetuning.predict import predict
 
     changes = {key: value for key, value in given.items() if value is not None}
     num_rows = predict(model, file, output=output, changes=changes)

@@ -6,6 +6,8 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Any
 
+import tomli_w
+
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.conversion.forms import ExportForm, exported_pad_id
 from toolkit.model_folder import Library, card, table
@@ -64,11 +66,7 @@ Compare a few embeddings with transformers' before you rely on a server.
 """
 _SINCE = {"ModernBertForMaskedLM": "4.48"}
 """Oldest transformers that computes the same, by class, where it is not 5.3."""
-_SETTINGS = {
-    "rows in a step": ("train", "global_batch_rows"),
-    "peak learning rate": ("lr", "peak"),
-    "seed": ("run", "seed"),
-}
+_RECIPE = ("schedule", "objectives", "data", "lr", "train")
 
 
 def model_card(
@@ -116,6 +114,7 @@ def model_card(
             notes.format(**described),
             "" if has_own_class or architecture not in _SERVED else _SERVERS.format(**described),
             f"## Training\n\n{table(_facts(manifest), head=('', ''))}",
+            "" if _is_untrained(manifest) else f"As in its run file:\n\n```toml\n{_recipe(manifest)}```\n",
         ],
         title=name,
         library=library,
@@ -131,8 +130,13 @@ def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out
     return is_read and MaskedNextTokenPrediction.name in last_kinds(manifest)
 
 
+def _is_untrained(manifest: CheckpointManifest) -> bool:
+    """True of an imported model that was not trained here."""
+    return bool(manifest.origin and not manifest.step)
+
+
 def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
-    model, data = manifest.table("model"), manifest.table("data")
+    model = manifest.table("model")
     if manifest.first_weights:
         yield "first weights", manifest.first_weights
     if manifest.merged:
@@ -140,48 +144,29 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{sum(math.prod(entry.shape) for entry in manifest.tensors.values()):,}"
     yield "layers x width", f"{model.get('num_hidden_layers')} x {model.get('hidden_size')}"
     yield "vocabulary", f"{manifest.vocabulary.size:,} tokens"
-    if manifest.origin and not manifest.step:
-        # An imported model that was not trained here.
+    if _is_untrained(manifest):
         return
     total = manifest.table("train").get("steps")
     yield "updates", f"{manifest.step:,} of {total:,}" if isinstance(total, int) else f"{manifest.step:,}"
     yield "tokens seen", f"{manifest.tokens:,}"
-    yield "schedule", ", then ".join(_phases(manifest))
-    phases = manifest.settings.get("schedule", ())
-    trained = [manifest.settings.get("data"), *(phase.get("data") for phase in phases)]
-    names = dict.fromkeys(_corpora(each["train"]) for each in trained if each and each.get("train"))
-    yield "data", f"{', '.join(names)}, digest `{manifest.data_digest}`"
-    yield "positions in a row", f"{data.get('sequence_length')} ({data.get('windows')})"
-    for label, (group, key) in _SETTINGS.items():
-        yield label, f"{manifest.table(group).get(key)}"
+    yield "digest of the rows", f"`{manifest.data_digest}`"
     for key, loss in sorted(manifest.losses.items()):
         yield f"loss, {key}", f"{loss:.4f} nats per token"
 
 
-def _corpora(value: Any) -> str:
-    """Corpora by their names alone, without the paths of the machine that trained."""
+def _recipe(manifest: CheckpointManifest) -> str:
+    """The settings that made the model, of the objectives those that its schedule names."""
+    settings, entries = manifest.settings, manifest.settings.get("schedule", ())
+    used = {part["objective"] for entry in entries for part in entry.get("mix") or [entry]}
+    chosen = {key: settings[key] for key in _RECIPE if settings.get(key)}
+    chosen["objectives"] = {name: table for name, table in manifest.table("objectives").items() if name in used}
+    return tomli_w.dumps({"run": {"seed": manifest.table("run").get("seed", 0)}} | _portable(chosen))
+
+
+def _portable(value: Any) -> Any:
+    """Settings without keys that have no value, and corpora by their names: without the paths of this machine."""
+    if isinstance(value, dict):
+        return {key: _portable(part) for key, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
-        return ", ".join(_corpora(each["path"]) for each in value)
-    return PurePath(value).name if isinstance(value, str) else str(value)
-
-
-def _phases(manifest: CheckpointManifest) -> Iterator[str]:
-    objectives = manifest.table("objectives")
-    for phase in manifest.settings.get("schedule", ()):
-        mix = phase.get("mix") or [{"objective": phase.get("objective")}]
-        told = [f"{phase[unit]} {unit}" for unit in ("steps", "tokens", "fraction") if phase.get(unit)]
-        told += [
-            f"{key} {_plain(entry[key])} of {entry['objective']}"
-            for entry in mix
-            for key in ("share", "weight")
-            if entry.get(key, 1.0) != 1.0
-        ]
-        for name in (str(entry["objective"]) for entry in mix):
-            of = f" of {name}" if len(mix) > 1 else ""
-            told += [f"{key} {_plain(value)}{of}" for key, value in sorted((objectives.get(name) or {}).items())]
-        yield f"{'+'.join(str(entry['objective']) for entry in mix)} ({', '.join(told)})"
-
-
-def _plain(value: Any) -> str:
-    """A setting's value; a table in brackets."""
-    return f"({', '.join(f'{key} {part}' for key, part in value.items())})" if isinstance(value, dict) else str(value)
+        return [_portable(part) for part in value]
+    return PurePath(value).name if isinstance(value, str) else value

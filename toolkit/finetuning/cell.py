@@ -7,7 +7,7 @@ One process can run many cells on one preparation.
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +29,7 @@ from toolkit.finetuning.bad_rows import CheckedData
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.named.published_forms import DataFile
-from toolkit.finetuning.precision import choose_autocast, made_by
+from toolkit.finetuning.precision import made_by
 from toolkit.finetuning.prediction import answer, output_errors_named, write_notes, write_predictions
 from toolkit.finetuning.settings import Initialization, Split
 from toolkit.finetuning.task import Task
@@ -158,7 +158,7 @@ def _run(
     if training is None:
         task.fit(network, inputs, source, folder=unfinished / "training")
     else:
-        fit_once(task, network, inputs, source, folder=training, declared=_declared(prepared))
+        fit_once(task, network, inputs, source, folder=training)
     predictions = answer(task, data, features, network, source)
     scores = task.score(data, predictions)
     _check_scores(task, scores)
@@ -215,20 +215,6 @@ def _unfinished(output: Path, source: EncoderSource) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _declared(prepared: PreparedTask) -> dict[str, Any]:
-    task, source = prepared.task, prepared.source
-    return {
-        "task": task.name,
-        "settings": task.settings.model_dump(mode="json"),
-        # Files of a folder; the commit of a model of the hub.
-        "model": [source.model, getattr(source.config, "_commit_hash", None)]
-        if source.origin is None
-        else _identity(sorted(file for file in source.origin.rglob("*") if file.is_file())),
-        "precision": choose_autocast(torch.get_num_threads()),
-        "initialization": source.initialization.value,
-    }
-
-
 def _check_replaceable(folder: Path, source: EncoderSource) -> None:
     if source.origin is not None and source.origin.resolve() == folder.resolve():
         raise UserError(
@@ -241,10 +227,6 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
             f"{folder} exists, and is not a model that could be replaced: it has no config.json. Choose another output "
             "folder (--output)."
         )
-
-
-def _identity(files: Iterable[Path]) -> list[list[str | int]]:
-    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result: FinetuningResult) -> None:

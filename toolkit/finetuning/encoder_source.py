@@ -41,8 +41,7 @@ class EncoderSource:
         max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
         accepted: names of the arguments that the encoder's forward takes.
         initialization: whether the encoder's weights are read or drawn.
-        origin: folder whose files tell whether this is still the same model; None for one of the hub, whose
-            configuration knows its commit.
+        origin: folder that it was read from, or the checkpoint that it was made from; None for one of the hub.
         modules: what stands behind the encoder of a SentenceTransformer, for retrieval.
     """
 

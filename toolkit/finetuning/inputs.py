@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tokenization.backend import framing_post_processor
 from tokenization.frame import Frame, post_processor_frame
@@ -66,30 +66,26 @@ def fitted_source(source: EncoderSource, tokenizer: PreTrainedTokenizerBase, *, 
     return replace(source, tokenizer=tokenizer)
 
 
-class InputBuilder:
-    """Builder of ids from texts and pairs of texts, as the tokenizer of `framed_source` makes them.
+def encode_texts(
+    source: EncoderSource, first: Sequence[str], pairs: Sequence[str] | None = None
+) -> tuple[list[Encoded], int]:
+    """Inputs from texts, or pairs of texts, as the tokenizer of `framed_source` makes them.
 
-    What the tokenizer returns beyond the arguments that the encoder accepts is dropped.
+    Also returns how many were too long and were truncated.
     """
+    tokenizer, longest, second = source.tokenizer, source.max_length, None if pairs is None else list(pairs)
+    num_special = tokenizer.num_special_tokens_to_add(pair=second is not None)
+    check_room(longest, num_special, num_texts=1 if second is None else 2)
+    encoded = tokenizer(list(first), second, verbose=False)
+    num_cut = sum(len(ids) > longest for ids in encoded.input_ids)
+    if num_cut:
+        encoded = tokenizer(list(first), second, truncation="longest_first", max_length=longest)
+    return [input_row(encoded, row, source) for row in range(len(first))], num_cut
 
-    def __init__(self, source: EncoderSource) -> None:
-        self._tokenizer, self._accepted, self._max_length = source.tokenizer, source.accepted, source.max_length
 
-    def __call__(self, first: Sequence[str], pairs: Sequence[str] | None = None) -> tuple[list[Encoded], int]:
-        """Encode texts, or pairs of texts; also returns how many were too long and were truncated."""
-        second = None if pairs is None else list(pairs)
-        num_special = self._tokenizer.num_special_tokens_to_add(pair=second is not None)
-        check_room(self._max_length, num_special, num_texts=1 if second is None else 2)
-        encoded = self._tokenizer(list(first), second, verbose=False)
-        num_cut = sum(len(ids) > self._max_length for ids in encoded.input_ids)
-        if num_cut:
-            encoded = self._tokenizer(list(first), second, truncation="longest_first", max_length=self._max_length)
-        columns: dict[str, list[list[int]]] = dict(encoded)
-        rows = [
-            {name: list(values[row]) for name, values in columns.items() if name in self._accepted}
-            for row in range(len(first))
-        ]
-        return rows, num_cut
+def input_row(encoded: BatchEncoding, row: int, source: EncoderSource, *, longest: int | None = None) -> Encoded:
+    """The input of a row, cut at so many tokens: of what the tokenizer returns, what the encoder takes."""
+    return {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
 
 
 def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None:
@@ -128,10 +124,7 @@ def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Enco
     tokenizer = source.tokenizer
     longest = paper_length(source)
     encoded = tokenizer([text + (tokenizer.eos_token or "") for text in texts], add_special_tokens=False, verbose=False)
-    rows = [
-        {name: list(values[row][:longest]) for name, values in dict(encoded).items() if name in source.accepted}
-        for row in range(len(texts))
-    ]
+    rows = [input_row(encoded, row, source, longest=longest) for row in range(len(texts))]
     return rows, sum(len(ids) > longest for ids in encoded.input_ids)
 
 

@@ -18,26 +18,21 @@ from torch import nn
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_file, atomic_write
 from toolkit.finetuning.encoder_source import EncoderSource
+from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 
 _NOTE, _TRAINED, _DIVERGED = "declared.json", "trained.pt", "diverged.txt"
 
 
-def fit_once(
-    task: Task[Any],
-    network: nn.Module,
-    inputs: Features,
-    source: EncoderSource,
-    *,
-    folder: Path,
-    declared: Mapping[str, Any],
-) -> None:
+def fit_once(task: Task[Any], network: nn.Module, inputs: Features, source: EncoderSource, *, folder: Path) -> None:
     """Train in place, or take the weights that a training with the same start and inputs has left.
 
-    Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide.
-    `declared` is what the run is, but for its data; the folder is for this training alone.
+    Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide. The
+    folder is for this training alone.
     """
+    settings, precision = task.settings.model_dump(mode="json"), choose_autocast(torch.get_num_threads())
+    declared = {"task": task.name, "settings": settings, "precision": precision}
     _open(folder, {**declared, "start": _digest(network, inputs)})
     trained, diverged = folder / _TRAINED, folder / _DIVERGED
     if diverged.is_file():

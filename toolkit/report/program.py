@@ -66,7 +66,8 @@ def write_report(
         check_output_folder(output)
     results = with_manifest_labels(read_results(grids)) if grids else None
     runs, left_out = _curves(run_folders, are_all=not (grids or studies))
-    remarks = tuple(filter(None, (left_out, "" if results is None else other_corpora(results))))
+    told = () if results is None else (results.unknown_labels, other_corpora(results))
+    remarks = tuple(filter(None, (left_out, *told)))
     levels, members = _levels(results)
     names = [row.name for level in levels for row in level.rows]
     if baseline is not None and baseline not in names:

@@ -16,6 +16,7 @@ from toolkit.experiments.grid.inputs import at_steps
 from toolkit.experiments.study.declaration import load_study
 from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import models_of
+from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import grid_of, run_study, show_plan, tidy_study
 from toolkit.experiments.study.slurm import joined
@@ -126,6 +127,7 @@ def test_steps_that_are_kept_are_models_of_the_grid(trained):
     begun = study.model_copy(update={"task": (task,), "study": settings})
     new = begun.model_copy(update={"study": settings.model_copy(update={"dir": str(trained[0] / "new")})})
     tree = Tree(models_of(begun))
+    assert grid_of(begun, tree).report.x == axis_labels(begun)
     of_begun, of_new = grid_of(begun, tree).model, grid_of(new, Tree(models_of(new))).model
     assert {entry.name: entry.steps for entry in of_new if entry.steps} == {CLM: (3, 5), THREE: (5,), MLM: (3, 5)}
     for entries in (of_begun, of_new):

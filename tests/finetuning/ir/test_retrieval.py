@@ -11,7 +11,7 @@ from tests.support.retrieval import word_collection, write_beir
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
 from toolkit.finetuning import Split, open_source
-from toolkit.finetuning.inputs import InputBuilder, framed_source, paper_inputs, paper_length
+from toolkit.finetuning.inputs import encode_texts, framed_source, paper_inputs, paper_length
 from toolkit.finetuning.ir.embedding import new_embedder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.task import Retrieval, RetrievalSettings
@@ -61,7 +61,7 @@ def test_the_folder_tokenizes_as_other_families_do(tmp_path, family):
     )
     texts = ["w1", "w2 w3 unknown", " ".join(WORDS)]
     embedder = new_embedder(source, prompts={"query": "", "document": ""})
-    ours, _ = InputBuilder(source)(texts)
+    ours, _ = encode_texts(source, texts)
     batch = embedder.preprocess(texts)
     rows = [
         [int(id_) for id_, seen in zip(ids, mask, strict=True) if seen]

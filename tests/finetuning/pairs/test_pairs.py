@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,8 +18,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from tests.experiments.grid.test_program import Inline
-from tests.finetuning.test_source import GPT_NEO
+from tests.finetuning.test_encoder_source import GPT_NEO
 from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
 from tests.support.grids import write_data
 from tests.support.hf_decoders import edit_json
@@ -41,6 +41,7 @@ from toolkit.report.program import write_report
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
+from toolkit.work.claims import work_on
 from toolkit.workflows.finetune import finetune
 
 BLIMP = (
@@ -317,7 +318,8 @@ def test_a_grid_finds_a_model_without_a_head_before_anything_runs(tmp_path, trai
 
 def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path, trained, monkeypatch, capsys):
     """Beside a task that is trained; the cell is what `toolkit score` gives alone, and is not run twice."""
-    monkeypatch.setattr(program, "open_executor", lambda *_, **__: nullcontext(Inline(1)))
+    inline = lambda job: SimpleNamespace(run=lambda look: (work_on(job), look(())))  # noqa: E731
+    monkeypatch.setattr(program, "open_crew", lambda kind, job, *_, **__: nullcontext(inline(job)))
     data, file = write_data(tmp_path / "data"), write_pairs(tmp_path / "pairs.jsonl", UID="a")
     gpt2 = save_decoder("llama", tmp_path / "llama")
     head = f"[grid]\ndir = '{tmp_path / 'out'}'\nsteps = 1\nthreads = 1\nseeds = [0, 1]\nkeep_models = 'all'\n"

@@ -116,9 +116,6 @@ def resolve_task(
     """A task of the grid, with options of its kind, that is run at so many learning rates."""
     family = get_task(entry.kind)
     place = f"[[task]] {entry.name}"
-    # As on the command line: text_columns = "premise,hypothesis".
-    if isinstance(options.get("text_columns"), str):
-        options["text_columns"] = options["text_columns"].split(",")
     try:
         settings = family.Settings.model_validate(options)
     except ValidationError as error:

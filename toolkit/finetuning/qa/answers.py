@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.inputs import check_tells_offsets, paper_length
+from toolkit.finetuning.inputs import check_tells_offsets, input_row, paper_length
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.squad import Question
 from toolkit.finetuning.qa.windows import Window
@@ -143,7 +143,7 @@ def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple
         )
         longest = paper_length(source)
         for row, question in enumerate(some):
-            columns = {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
+            columns = input_row(encoded, row, source, longest=longest)
             texts = encoded.sequence_ids(row)[:longest]
             offsets = np.full((len(texts), 2), -1, np.int32)
             of_context = np.array([text == 1 for text in texts])

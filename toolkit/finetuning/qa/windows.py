@@ -9,7 +9,7 @@ import numpy.typing as npt
 from transformers import BatchEncoding
 
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.inputs import Encoded, check_room, check_tells_offsets
+from toolkit.finetuning.inputs import Encoded, check_room, check_tells_offsets, input_row
 
 _AT_ONCE = 1000
 
@@ -49,7 +49,7 @@ class WindowBuilder:
 
     def __init__(self, source: EncoderSource, *, overlap: int) -> None:
         check_tells_offsets(source)
-        self._tokenizer, self._accepted, self._overlap = source.tokenizer, source.accepted, overlap
+        self._source, self._tokenizer, self._overlap = source, source.tokenizer, overlap
         self._max_length, num_special = source.max_length, source.tokenizer.num_special_tokens_to_add(pair=True)
         check_room(self._max_length, num_special, num_texts=2)
         self._room = self._max_length - num_special
@@ -102,7 +102,7 @@ class WindowBuilder:
         return [list(_covering(group, len(context))) for group, context in zip(windows, contexts, strict=True)]
 
     def _window(self, encoded: BatchEncoding, row: int) -> Window:
-        inputs = {name: list(encoded[name][row]) for name in encoded if name in self._accepted}
+        inputs = input_row(encoded, row, self._source)
         offsets = np.full((len(inputs["input_ids"]), 2), -1, np.int32)
         of_context = np.array([text == 1 for text in encoded.sequence_ids(row)])
         offsets[of_context] = np.array(encoded["offset_mapping"][row], np.int32)[of_context]

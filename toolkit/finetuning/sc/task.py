@@ -24,7 +24,7 @@ from toolkit.finetuning.heads import (
     read_labels,
     save_classifier,
 )
-from toolkit.finetuning.inputs import InputBuilder, check_not_empty, paper_inputs
+from toolkit.finetuning.inputs import check_not_empty, encode_texts, paper_inputs
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
@@ -49,6 +49,11 @@ class SequenceClassificationSettings(FinetuningSettings):
     """Between the labels of a set in one string, as `.tsv` and `.csv` have them; lists need none."""
     pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
     """What the `paper` protocol writes before the two texts of a pair. Unset: the columns' names, capitalised."""
+
+    @field_validator("text_columns", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
 
     @field_validator("label_type")
     @classmethod
@@ -173,7 +178,7 @@ class SequenceClassification(Task[LabelledTexts]):
                 rows, num_cut = paper_inputs(paper_texts(examples, self.pair_labels(data)), source)
             else:
                 second = [example.text_pair for example in examples if example.text_pair is not None]
-                rows, num_cut = InputBuilder(source)([example.text for example in examples], second or None)
+                rows, num_cut = encode_texts(source, [example.text for example in examples], second or None)
             check_not_empty(rows, str(path), [example.row for example in examples])
             if num_cut:
                 console().print(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from transformers import BatchEncoding
 
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.inputs import check_room, check_tells_offsets, paper_length
+from toolkit.finetuning.inputs import check_room, check_tells_offsets, input_row, paper_length
 
 NO_WORD = -1
 TokenRange = tuple[int, int]
@@ -41,7 +41,7 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
         offsets = encoded["offset_mapping"][number][begin:end]
         word_of = _words_of(offsets, words)
         is_blank = _are_blanks(offsets, word_of, words)
-        columns = {name: encoded[name][number] for name in encoded if name in source.accepted}
+        columns = input_row(encoded, number, source)
         windows = split_windows(end - begin, capacity=source.max_length - num_special)
         part_of = np.where(is_blank, NO_WORD, word_of)
         answers = answering_tokens(part_of, windows)
@@ -74,7 +74,7 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
     for number, words in enumerate(sentences):
         answered = _words_of(encoded["offset_mapping"][number][:longest], words)
         if (answered != NO_WORD).any():
-            row = {name: list(encoded[name][number][:longest]) for name in encoded if name in source.accepted}
+            row = input_row(encoded, number, source, longest=longest)
             told = {"words": answered.tolist(), "blanks": [NO_WORD] * len(answered), "token_words": answered.tolist()}
             inputs.append({"sentence": number, **row, **told})
     return inputs

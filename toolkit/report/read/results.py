@@ -92,6 +92,13 @@ class Results:
         names = first_few([f"{model} on {task}" for model, task in self.left_out])
         return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
 
+    @property
+    def unknown_labels(self) -> str:
+        """A sentence on labels that figures should show and no model has; empty where there are none."""
+        known = {name for model in self.models for name in model.labels or ()}
+        lost = [name for name in dict.fromkeys((*self.shown.x, *self.shown.lines)) if name not in known]
+        return f"no model with scores has the label {first_few(lost)}, which [report] names" if lost else ""
+
     def chosen(self, model: str, task: str) -> list[Score]:
         """The cells at the chosen rate, by seed; none where no rate was chosen."""
         rate = self.rates.get((model, task))
