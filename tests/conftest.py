@@ -43,7 +43,7 @@ LONGEST_FIRST = (
     "experiments/grid/test_program.py",
     "checkpoint/test_checkpoint_crash.py",
     "training/test_background_saving.py",
-    "execution/test_ray_actors.py",
+    "work/test_ray.py",
     "equivalence/test_activation_checkpointing.py",
 )
 """Files of a quarter of a minute and more, so that no process begins one when the others are done. All files by their

@@ -17,7 +17,6 @@ LAYERS = {
     "toolkit.objectives": 1,
     "toolkit.data": 1,
     "toolkit.checkpoint": 1,
-    "toolkit.execution": 1,
     "toolkit.hub": 1,
     "toolkit.model_folder": 1,
     "toolkit.remote": 1,
@@ -64,7 +63,7 @@ THIRD_PARTY = {
 
 ONLY_IN = {
     "deepspeed": {"toolkit.engine"},
-    "ray": {"toolkit.execution", "toolkit.work"},
+    "ray": {"toolkit.work"},
     "fsspec": {"toolkit.remote", "toolkit.preprocess"},
     "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
 }

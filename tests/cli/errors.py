@@ -1006,9 +1006,9 @@ CASES = (
 )
 
 ELSEWHERE = (
-    ("execution/test_ray_actors.py", "test_a_cluster_without_room_is_refused"),
-    ("execution/test_ray_actors.py", "test_a_busy_cluster_is_refused"),
-    ("execution/test_ray_actors.py", "test_a_machine_that_does_not_see_the_folder_is_refused"),
+    ("work/test_ray.py", "test_a_cluster_without_room_is_refused"),
+    ("work/test_ray.py", "test_a_busy_cluster_is_refused"),
+    ("work/test_ray.py", "test_a_machine_that_does_not_see_the_folder_is_refused"),
     ("cli/test_train_signals.py", "test_ctrl_c_leaves_with_130_and_no_traceback"),
     ("cli/test_launch.py", "test_what_the_launcher_cannot_take_is_refused"),
     ("training/test_non_finite.py", "test_the_run_ends_and_the_rows_are_named"),
