@@ -176,7 +176,9 @@ class Here(Crew):
             self._processes[number].terminate()
 
     def _close(self) -> None:
-        self._terminate()
+        if self.claims.left:
+            self._terminate()
+        # Else they end by themselves.
         deadline = time.monotonic() + _SECONDS_TO_END
         for process in self._processes.values():
             with suppress(subprocess.TimeoutExpired):
