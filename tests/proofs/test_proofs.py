@@ -52,11 +52,12 @@ def test_a_corpus_of_a_ray_cluster_that_loses_a_worker_is_that_of_one_command(
         while case.num_whole("cluster") < 2 or not (workers_of(head) and workers_of(other)):
             assert command.poll() is None, command.communicate()[0]
             time.sleep(0.05)
-        (killed,) = workers_of(head)
-        killed.kill()
+        (actor,) = workers_of(head)
+        (worker,) = actor.children()
+        actor.kill()
         said, _ = command.communicate(timeout=1200)
     assert command.returncode == 0, said
-    assert f"ended by a crash or kill of process {killed.pid} on" in said
+    assert f"ended by a crash or kill of process {worker.pid} on" in said
     assert case.differences("cluster") == []
 
 
