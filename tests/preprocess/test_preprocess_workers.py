@@ -2,11 +2,7 @@
 
 import itertools
 import json
-import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,7 +18,6 @@ from toolkit.data import Corpus
 from toolkit.preprocess.encoding import ahead, is_held_out
 from toolkit.preprocess.readers import lines
 from toolkit.preprocess.writer import groups
-from toolkit.preprocess.writer.groups import is_unfinished
 
 pytestmark = pytest.mark.usefixtures("no_text_is_short")
 
@@ -122,33 +117,6 @@ def test_a_holdout_of_an_earlier_corpus_does_not_stay(prepare, sources, tmp_path
     prepare(*sources, overwrite=True, **GIVEN)
 
     assert not (tmp_path / "corpus" / "holdout").exists()
-
-
-@pytest.mark.slow
-def test_killed_20_times_at_random_moments_it_ends_with_the_same_bytes(tokenizer_folder, write_jsonl, tmp_path):
-    """The real command, ended by kill -9 with its threads."""
-    rows = [f"{text} {number}" for number in range(40) for text in sample_documents(250, seed=number)]
-    source = write_jsonl("a.jsonl", rows)
-    command = [sys.executable, "-m", "toolkit.cli", "preprocess", str(source), "--tokenizer", str(tokenizer_folder),
-               "--shard-tokens", "10000", "--holdout", "0.1", "--workers", "2", "--output"]  # fmt: skip
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    started = time.monotonic()
-    subprocess.run([*command, whole], check=True, capture_output=True, timeout=300)
-    seconds, chance, kills = time.monotonic() - started, random.Random(0), 0
-    while kills < 20:
-        process = subprocess.Popen([*command, killed], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(chance.uniform(0.3, 1.0) * seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        else:  # it finished, so that the kills go on with a new one
-            assert all_files(killed) == all_files(whole)
-            for path in sorted(killed.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-    subprocess.run([*command, killed], check=is_unfinished(killed), capture_output=True, timeout=300)
-    assert all_files(killed) == all_files(whole)
 
 
 def test_results_come_in_order_and_few_wait():

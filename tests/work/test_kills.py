@@ -14,7 +14,9 @@ import pytest
 
 from tests.support.grids import write_grid
 from tests.support.runs import write_run
+from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.checkpoint.read import open_checkpoint
+from toolkit.preprocess.writer.groups import is_unfinished, written_groups
 
 GRID = {"models": ("eurobert", "bert"), "rates": (1e-3, 3e-3, 1e-2), "seeds": (0, 1, 2, 3), "steps": 1}
 
@@ -120,6 +122,33 @@ class Study(Program):
         return {f"{run}/{name}": entry.sha256.encode() for run, files in found.items() for name, entry in files.items()}
 
 
+class Corpus(Program):
+    """Groups of one source each."""
+
+    num_items = 20
+
+    def command(self, folder: Path, num_workers: int) -> list[str]:
+        text, tokenizer = folder.parent / "text", folder.parent / "tokenizer"
+        if not text.exists():
+            text.mkdir()
+            tiny_tokenizer(tokenizer)
+            for number in range(self.num_items):
+                lines = [f"{document}\n".replace("\n", " ") + "\n" for document in sample_documents(200, seed=number)]
+                (text / f"{number:02}.txt").write_text("".join(lines * 20))
+        given = ("--txt-documents=line", "--holdout=0.1", "--shard-tokens=50000", "--engine=reference", "--workers=1")
+        words = ["preprocess", str(text), f"--tokenizer={tokenizer}", f"--output={folder}", f"--tasks={num_workers}"]
+        return ["tests.support.small_groups", *words, *given]
+
+    def num_done(self, folder: Path) -> int:
+        is_finished = (folder / "corpus.json").exists() and not is_unfinished(folder)
+        return self.num_items if is_finished else len(written_groups(folder))
+
+    def outputs(self, folder: Path) -> Mapping[str, bytes]:
+        """All files, hidden ones too."""
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(".lock")]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
 def start(*words: str) -> subprocess.Popen[str]:
     """A program of Python's."""
     return subprocess.Popen(
@@ -160,6 +189,7 @@ def finish(command: subprocess.Popen[str]) -> str:
         pytest.param(Toy(), id="toy"),
         pytest.param(Grid(), id="grid", marks=pytest.mark.slow),
         pytest.param(Study(), id="study", marks=pytest.mark.slow),
+        pytest.param(Corpus(), id="corpus", marks=pytest.mark.slow),
     ],
 )
 def test_work_that_is_killed_and_shared_gives_the_same_bytes(tmp_path: Path, program: Program) -> None:
