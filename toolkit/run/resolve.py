@@ -5,7 +5,6 @@ that all fits. Its result is written to the run folder, from where ranks read it
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from toolkit.data import Sizes
 from toolkit.engine import gpus
@@ -32,11 +31,6 @@ class ResolvedRun(DeclaredRun):
     division: Division
     """Nothing in its DeepSpeed file is "auto"; its choices are those of the whole run."""
     continuation: Continuation
-
-    @cached_property
-    def is_finished(self) -> bool:
-        """True once the folder has the checkpoint of the last step, every file of it intact."""
-        return self.is_past(self.plan.schedule.total_steps)
 
     def is_past(self, step: int) -> bool:
         """True once the folder has the checkpoint of a step or of a later one, every file of it intact."""
