@@ -5,10 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 from gpu_attention import measure_attention, measure_run_kernels
+from gpu_head import measure_head
 from gpu_launches import CASES, measure_launches
-from gpu_layers import measure_head, measure_optimizer, measure_pointwise
 from gpu_machine import measure_machine, measure_roofs, measure_tests
-from gpu_matmul import measure_products
 from gpu_peer import measure_peer
 from gpu_scale import MODERNBERT, PRESETS, Job, RunVariant, Scale
 from gpu_step import measure_runs
@@ -58,9 +57,7 @@ def rest(scale: Scale) -> Iterator[Job]:
     yield Job("machine-rest", scale, 60, measure_machine)
     yield _runs("step:modernbert", scale, 120, RunVariant("mlm", MODERNBERT))
     yield from (_peer(scale, preset) for preset in PRESETS[1:])
-    kernels = {"products": measure_products, "pointwise": measure_pointwise, "optimizer": measure_optimizer}
-    kernels["attention"] = measure_attention
-    yield from (Job(f"all-{name}", scale, 150, measure, 30) for name, measure in kernels.items())
+    yield Job("all-attention", scale, 150, measure_attention, 30)
     change = partial(RunVariant, preset="210m", rows=scale.rows)
     yield _runs(
         "ablations:settings",

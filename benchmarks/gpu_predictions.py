@@ -19,8 +19,6 @@ _LOST_BEFORE_2_12 = {"210m": 0.016, "610m": 0.014, "1b": 0.011}
 """Share that torch 2.11 loses: its compiler has no `max_complex_pointwise_cat_inputs`."""
 _ROOFS = {"H100": {"copy": 3.0, "product": 790.0}, "H200": {"copy": 4.3, "product": 790.0}}
 """TB/s of a large copy and TFLOP/s of a large product that the model reckons with."""
-PRODUCTS_210M_MS = {"q,k,v apart": 5.3, "o": 1.7, "gate,up apart": 13.3, "down": 6.7, "head": 8.7}
-"""Of all layers, forward and backward, at 24,576 positions."""
 
 
 def tokens_per_second(device: str, torch_version: str, *, attention: str, preset: str) -> float | None:

@@ -27,8 +27,6 @@ class Scale:
     """Of which a micro-batch that fills the memory is the largest divisor that fits."""
     few_rows: tuple[int, ...]
     """Of micro-batches whose times tell what launching costs."""
-    matmul_rows: tuple[int, ...]
-    """Positions of a micro-batch, for the table of matrix products."""
     copy_bytes: int
     square: int
     """Side of the matrices that the machine is known by."""
@@ -63,7 +61,6 @@ FULL = Scale(
     rows=12,
     most_rows=144,
     few_rows=(3, 6, 24),
-    matmul_rows=(24_576, 98_304),
     copy_bytes=4 << 30,
     square=8192,
     repeats=10,
@@ -87,7 +84,6 @@ TOY = Scale(
     rows=2,
     most_rows=3,
     few_rows=(1,),
-    matmul_rows=(128,),
     copy_bytes=1 << 20,
     square=64,
     repeats=1,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_predictions import PRODUCTS_210M_MS, roof, tokens_per_second
-from gpu_scale import FULL, MICRO_BATCHES
+from gpu_predictions import roof, tokens_per_second
+from gpu_scale import MICRO_BATCHES
 
 MAX_LINES = 60
 _WIDTH = 180
@@ -25,7 +25,7 @@ def read_rows(path: Path) -> list[Row]:
 def table(rows: Sequence[Row]) -> list[str]:
     """The rows of one call as lines: what failed or was not reached is last, and is never cut."""
     measured = [row for row in rows if not _LACKING.keys() & row.keys()]
-    parts = (_machine, _launches, _tests, _runs, _groups, _ablations, _peer, _attention, _head, _products, _pointwise)
+    parts = (_machine, _launches, _tests, _runs, _groups, _ablations, _peer, _attention, _head)
     lines = [line[:_WIDTH] for part in parts for line in _lines(part, measured)]
     failed = list(_failures(rows))
     if len(failed) > _MOST_FAILURES:
@@ -105,23 +105,6 @@ def _tests(rows: Sequence[Row]) -> Iterator[str]:
         yield f"tests: {', '.join(f'{number} {kind}' for kind, number in row['counts'].items())}"
 
 
-def _products(rows: Sequence[Row]) -> Iterator[str]:
-    found: dict[tuple[str, int], dict[str, float]] = {}
-    for row in _of(rows, "product"):
-        if "product" in row:
-            layers = 1 if row["product"] == "head" else FULL.models[row["preset"]].num_hidden_layers
-            ms = layers * sum(row[f"{name}_ms"] for name in ("forward", "d_input", "d_weight"))
-            found.setdefault((row["preset"], row["positions"]), {})[row["product"]] = ms
-    for (preset, positions), ms in found.items():
-        parts = {"q,k,v apart": sum(ms.get(name, 0.0) for name in "qkv"), "joined": ms.get("q,k,v", 0.0)}
-        parts |= {"o": ms.get("o", 0.0), "gate,up apart": ms.get("gate", 0.0) + ms.get("up", 0.0)}
-        parts |= {"joined ": ms.get("gate,up", 0.0), "down": ms.get("down", 0.0), "head": ms.get("head", 0.0)}
-        is_predicted = preset == "210m" and positions == FULL.positions
-        predicted = PRODUCTS_210M_MS if is_predicted else {}
-        shown = (f"{name} {ms:.2f}{_model(predicted.get(name))}" for name, ms in parts.items())
-        yield f"products {preset} T={positions:,}, ms of all layers: {', '.join(shown)}"
-
-
 def _attention(rows: Sequence[Row]) -> Iterator[str]:
     usual = [r for r in _of(rows, "attention") if (r["layout"], r["kind"]) == ("random-cut", "bidirectional")]
     kernels = dict.fromkeys(row["kernel"] for row in usual)
@@ -142,20 +125,6 @@ def _head(rows: Sequence[Row]) -> Iterator[str]:
             errors = f"errors {row['loss_error']} {row['d_hidden_error']} {row['d_weight_error']}"
             rate = f"{row['ms']:.2f} ms, {row['tflops']} TFLOP/s"
             yield f"head 210m, {row['contender']}: {rate}, {row['peak_gb']} GB, {errors}"
-
-
-def _pointwise(rows: Sequence[Row]) -> Iterator[str]:
-    found = {(row["layer"], row["form"]): row for row in _of(rows, "pointwise") if row["preset"] == "210m"}
-    for layer in dict.fromkeys(layer for layer, _ in found):
-        shown = (
-            f"{form} {row['forward_tb_per_second']} and {row['backward_tb_per_second']}"
-            for (name, form), row in found.items()
-            if name == layer
-        )
-        yield f"{layer} 210m, TB/s forward and backward: {', '.join(shown)}"
-    rates = [f"{row['preset']} {row['ms']:.2f} ms {row['tb_per_second']} TB/s" for row in _of(rows, "optimizer")]
-    if rates:
-        yield f"fused AdamW: {', '.join(rates)}"
 
 
 def _runs(rows: Sequence[Row]) -> Iterator[str]:

@@ -21,8 +21,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import rehearsal_table
-
 HERE = Path(__file__).resolve().parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
 PAGE, FIGURES = DOCS / "performance.md", DOCS / "figures"
@@ -198,6 +196,7 @@ def _memory() -> Iterator[Line]:
 
 
 def page() -> str:
+    """The page, with what the kept results say between its marks."""
     table = list(lines())
     missed = [line.what for line in table if not line.is_met]
     body = "\n".join(
@@ -207,14 +206,19 @@ def page() -> str:
     )
     kept = {line.command: line.row for line in table}
     measured = "\n".join(f"| `{name}` | {_where(row)} |" for name, row in kept.items())
-    many = rows_of("rehearsal")
-    return _PAGE.format(
-        table=body,
-        many=rehearsal_table.table(many),
-        many_where=_where(many[-1]).replace(" | ", ", load average ", 1).replace(" | ", ", "),
-        missed=f"Below its target: {'; '.join(missed)}." if missed else "Every line with a target is at or above it.",
-        measured=measured,
-    )
+    found = {
+        "table": "| | ours | peer | ratio | target | benchmark |\n|---|---|---|---|---|---|\n" + body,
+        "missed": f"Below its target: {'; '.join(missed)}."
+        if missed
+        else "Every line with a target is at or above it.",
+        "measured": "| benchmark | machine | load average | versions |\n|---|---|---|---|\n" + measured,
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    for name, part in found.items():
+        before, _, rest = text.partition(f"<!-- {name} -->\n")
+        _, _, after = rest.partition("<!-- end -->\n")
+        text = f"{before}<!-- {name} -->\n{part}\n<!-- end -->\n{after}"
+    return text
 
 
 def _where(row: Row) -> str:
@@ -225,96 +229,6 @@ def _where(row: Row) -> str:
     tables = [row["versions"]] if "ours" not in row["versions"] else row["versions"].values()
     versions = "; ".join(", ".join(f"{name} {version}" for name, version in table.items()) for table in tables)
     return f"{place}{load} | {versions}"
-
-
-_PAGE = """# Performance on a CPU
-
-What one machine showed, each contender in the same run on the same input, compared for equal results before anything
-was timed. Ratios above 1 are in our favour. Absolute times move by 10 to 30 % on a machine that others use too; ratios
-move less. No GPU has been measured yet.
-
-| | ours | peer | ratio | target | benchmark |
-|---|---|---|---|---|---|
-{table}
-
-{missed}
-
-What stands in the way, by profiles:
-
-- Preparing a small corpus is mostly start. A profile of 122 MB with a vocabulary of 128,256 (6.7 s, on a slow day):
-  imports 1.1 s, reading the vocabulary 1.0 s, opening the fast backend and comparing it with the reference on 2 MB of
-  the text, which is what makes it safe, 1.5 s, the text 2.0 s, the rest hashes and the tokenizer's files. On larger
-  corpora the line "without start" is what counts.
-- Fine-tuning and training share their step; beside it there is reading, tokenising and scoring, which cost both sides
-  the same. The difference to the target is smaller than that between two runs.
-- On blocks in bf16, with our allocator's setting given to both, an earlier row reads 0.94: in it our rate is two thirds
-  of that of the row before, which runs the same thing; it was taken beside other work. The last one reads 1.37.
-- Memory of a parameter has no target; ours is the higher one. Beside states (bf16 and fp32 weights, moments, fp32 sums
-  of gradients: 18 bytes) it counts what does not grow with the tokens: two chunks of fp32 logits (10 bytes at this
-  size), buffers of the engine, and what the allocator keeps.
-- Rows are read with our allocator's setting, as in a run on a CPU. Without it they read 27 to 54 million tokens/s where
-  they read 40 to 84 with it, from one pass to the next, since the kernel takes pages back between batches.
-- The first batch is that of the first start on a corpus whose packing plans are there: it reads the header of each of
-  37,253. That start leaves a summary, with which later ones take 0.6 to 0.8 s.
-- `training_step` was taken when the machine trained at 0.5 to 0.7 of the rates in earlier rows, both sides.
-- ModernBERT's step on documents in bf16 was measured four times within two hours, the last time with windows as they
-  are now: 4.63, 6.17, 5.48 and 6.30 times the Trainer's rate (4.35, 5.07, 4.75 and 5.33 by CPU time). A step took us
-  1.38, 1.09, 1.05 and 1.04 s, the Trainer 6.4, 6.7, 5.8 and 6.6, and 4.7 on another occasion.
-
-The dtype that is faster for us on that machine counts; both are shown. The peer is run as its users run it; where our
-allocator's setting (`toolkit.core.allocator`) is given to it too, the line says so.
-
-![Time per token by length and by width](figures/performance.svg)
-
-| benchmark | machine | load average | versions |
-|---|---|---|---|
-{measured}
-
-## Many ranks
-
-512 and 10,240 ranks through the real code, a few ranks of each, each alone in a process; a cell has the figure before
-and after what the rehearsal found was mended. **Not real**: nothing is sent (torch's fake process group, on which
-each rank hears itself from all others), there are no GPUs, and forward and backward passes are left out. So the table
-says what a rank computes, holds and asks of the file system, and nothing about waiting: one exchange over a ring of
-10,240 ranks has as many hops as ranks, whatever it sends. The model has the 255 tensors of `3b`, each narrow; the
-corpus 10^11 tokens in 373 shards, all of them holes; steps have 10,240 rows of 2,048. `python
-benchmarks/rehearsal.py`, {many_where}.
-
-{many}
-
-What it found, and what was done:
-
-- **A checkpoint was three files for each rank**, nearly all of them empty, in one folder and in a manifest of 4.5 MB,
-  which each rank then read. Ranks without a parameter write nothing.
-- **Every rank read every parameter** of a checkpoint from shared storage, and all ranks agreed on each: 42 seconds of
-  unpickling at 10,240 ranks, between 255 exchanges. The ranks of one copy read and send to those of the others, over
-  the network of the run, and all agree once.
-- **Leaving a block together gathered an object from each rank**: 0.25 seconds of CPU, 22 times in a start. Now a
-  number is summed, and objects follow only where there is an error. What rank 0 alone needs goes to rank 0 alone.
-- **Each rank listed the members of every other rank's groups**, and made a group for each rank that is alone.
-- **Every rank looked at the size of every shard and plan**; now one of each machine does, and a shard that differs is
-  still found when it is opened.
-- **Rows of a step were compared rank by rank in Python.**
-- **Gloo connected each pair of ranks**, in each group: two groups of 512 ranks are 1,022 sockets, where 1,024 open
-  files are a usual limit. With `TORCH_GLOO_LAZY_INIT` a rank has 8 sockets in a group, of 16 as of 64 ranks (these
-  were real, as threads of one process).
-- **Of more than 4,096 ranks, none watched another**: rank 0 let nobody in until all had called, and the system keeps
-  4,096 calls waiting. At 4,600 ranks on the loopback they gave up after 41 seconds; now 10,240 are in within 4
-  seconds (`python benchmarks/rehearsal_peers.py`, real sockets).
-
-1, 512 and 10,240 ranks, without and with tp 8 and pp 4, are dealt the same rows in the same order: one digest
-(`python benchmarks/rehearsal_order.py`, which fails otherwise).
-
-What stays: Python's own start, 17,600 looks of each rank at its packages ([a
-container](many-nodes.md#python-on-every-machine)); in a step, the hashes of all rows, which each rank gets from each
-other (0.4 MB at 10,240 ranks, 3 MB with tp 8 and pp 4, whose ranks of one copy all send theirs); and DeepSpeed's
-engine.
-
-`make bench` measures `feeding`, `training_step`, `training_sweeps` and `first_batch` in about 20 minutes and writes
-this page. `finetuning` needs an encoder and labelled files, `preprocess` text and an environment with its peers, with
-which they are run too: `make bench BENCH_ARGS="--finetuning MODEL TRAIN TEST --preprocess TEXT TOKENIZER PYTHON"`.
-`grid` is run by itself. Results are kept as JSON lines in `benchmarks/results`.
-"""
 
 
 def pictures() -> Iterator[tuple[str, bytes]]:

@@ -1,14 +1,14 @@
 """Text to tokenised files: `toolkit preprocess` against Megatron-LM and datatrove, whole commands on the same files.
 
-    python benchmarks/preprocess.py --text FOLDER --tokenizer TOK --peer-python PYTHON [--megatron CHECKOUT]
+    python benchmarks/preprocess.py --text FOLDER --tokenizer TOK --peer-python PYTHON
         [--comparisons NAME...] [--repeats 5] [--slow-repeats 3] [--output RESULTS.jsonl]
 
 FOLDER holds text as .jsonl, .jsonl.gz, .json.gz, .parquet or .txt; it is rewritten as one file, and as two files of
 each format (`preprocess_inputs`). TOK is anything the toolkit takes; all contenders read the Hugging Face folder that
 is made of it, without what it puts in front of a text, which not every peer can write. PYTHON is the one of an
 environment with `megatron-core`, `datatrove[processing,io]`, `gigatoken`, `transformers` and `torch`; the peers are not
-installed beside the toolkit. With CHECKOUT, Megatron-LM's own tools run from there as they are; without it, their loops
-on the package (`preprocess_peers`), and the results say which.
+installed beside the toolkit. Megatron-LM's tools are in its repository alone: their loops are driven on the package
+(`preprocess_peers`).
 
 Every contender gets the same cores, as many as it has workers. Nothing is timed before each pair of contenders has
 written the same ids for every document, read back by readers of our own (`preprocess_outputs`); that first run is also
@@ -76,7 +76,7 @@ class Bench:
         usage = run(
             contender.command(source, output),
             log=output / "log",
-            environment={"HF_HUB_OFFLINE": "1", "RAYON_NUM_THREADS": str(self.places.workers)} | contender.environment,
+            environment={"HF_HUB_OFFLINE": "1", "RAYON_NUM_THREADS": str(self.places.workers)},
             samples_memory=samples_memory,
         )
         print(f"  {task[0]}, {task[1]}: {usage.wall_s:.1f} s, {usage.cpu_s:.1f} s of CPU", flush=True)
@@ -200,7 +200,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, required=True, help="folder with real text")
     parser.add_argument("--tokenizer", required=True, help="what `toolkit preprocess --tokenizer` takes")
     parser.add_argument("--peer-python", type=Path, required=True, help="Python of the peers' environment")
-    parser.add_argument("--megatron", type=Path, help="checkout of Megatron-LM, to run its own tools")
     parser.add_argument("--toolkit", default=str(Path(sys.executable).with_name("toolkit")), help="our command")
     parser.add_argument("--comparisons", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
     parser.add_argument("--workers", type=int, default=2, help="and cores of every contender")
@@ -220,7 +219,6 @@ def compare_all(options: argparse.Namespace) -> list[dict[str, Any]]:
     places = Places(
         toolkit=options.toolkit,
         peer_python=options.peer_python,
-        megatron=options.megatron,
         tokenizer=options.work / "tokenizer",
         eod_text=eod_text,
         vocabulary_size=vocabulary_size,

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from preprocess_outputs import Documents, read_corpus, read_datatrove, read_megatron_pair
@@ -22,7 +22,6 @@ class Places:
 
     toolkit: str
     peer_python: Path
-    megatron: Path | None
     tokenizer: Path
     eod_text: str
     vocabulary_size: int
@@ -39,7 +38,6 @@ class Contender:
     command: Callable[[Path, Path], list[str]]
     read: Callable[[Path], Documents]
     is_slow: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ def contenders(places: Places) -> dict[str, Contender]:
         "ours parquet": _ours(places, "parquet_folder", "auto"),
         "reference jsonl": _ours(places, "jsonl", "reference"),
         "reference parquet": _ours(places, "parquet_folder", "reference"),
-        "megatron": _megatron(places),
-        "megatron fast": _megatron_fast(places),
+        "megatron": _megatron(places, "megatron-loop", str(places.workers), is_slow=True),
+        "megatron fast": _megatron(places, "megatron-fast-loop", is_slow=False),
         "datatrove jsonl": _datatrove(places, "jsonl_folder"),
         "datatrove parquet": _datatrove(places, "parquet_folder"),
     }
@@ -123,34 +121,14 @@ def _ours(places: Places, reads: str, engine: str) -> Contender:
     return Contender(how, reads, command, read, is_slow=engine == "reference")
 
 
-def _megatron(places: Places) -> Contender:
-    workers = str(places.workers)
+def _megatron(places: Places, program: str, *options: str, is_slow: bool) -> Contender:
+    def command(source: Path, output: Path) -> list[str]:
+        return [*_peer_program(places, program, source, output / "out"), str(places.tokenizer), *options]
 
-    def tool(source: Path, output: Path) -> list[str]:
-        return [*_tool_command(places, "preprocess_data.py", source, output), "--workers", workers]
+    def read(output: Path) -> Documents:
+        return read_megatron_pair(output / "out_text_document")
 
-    def loop(source: Path, output: Path) -> list[str]:
-        return [*_peer_program(places, "megatron-loop", source, output / "out"), str(places.tokenizer), workers]
-
-    is_tool = places.megatron is not None
-    how = _tool_name(places, "preprocess_data.py") if is_tool else "its loop, driven on megatron-core"
-    environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
-    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, is_slow=True, environment=environment)
-
-
-def _megatron_fast(places: Places) -> Contender:
-    def tool(source: Path, output: Path) -> list[str]:
-        return [*_tool_command(places, "preprocess_data_fast.py", source, output), "--use-gigatoken"]
-
-    def loop(source: Path, output: Path) -> list[str]:
-        return [*_peer_program(places, "megatron-fast-loop", source, output / "out"), str(places.tokenizer)]
-
-    is_tool = places.megatron is not None and (places.megatron / "tools" / "preprocess_data_fast.py").exists()
-    how = (
-        _tool_name(places, "preprocess_data_fast.py") if is_tool else "its loop, driven on megatron-core and gigatoken"
-    )
-    environment = {"PYTHONPATH": str(places.megatron)} if is_tool else {}
-    return Contender(how, "jsonl", tool if is_tool else loop, _read_pair, environment=environment)
+    return Contender(f"{program}, driven on megatron-core", "jsonl", command, read, is_slow=is_slow)
 
 
 def _datatrove(places: Places, reads: str) -> Contender:
@@ -165,23 +143,5 @@ def _datatrove(places: Places, reads: str) -> Contender:
     return Contender(how, reads, command, read, is_slow=True)
 
 
-def _tool_command(places: Places, tool: str, source: Path, output: Path) -> list[str]:
-    assert places.megatron is not None
-    program = [str(places.peer_python), str(places.megatron / "tools" / tool)]
-    tokenizer = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(places.tokenizer)]
-    return [*program, "--input", str(source), "--output-prefix", str(output / "out"), *tokenizer, "--append-eod"]
-
-
-def _tool_name(places: Places, tool: str) -> str:
-    """The tool and the commit that it is from."""
-    command = ["git", "-C", str(places.megatron), "log", "-1", "--format=%H of %cs"]
-    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip() or "no commit known"
-    return f"tools/{tool} of Megatron-LM ({commit})"
-
-
 def _peer_program(places: Places, name: str, source: Path, output: Path) -> list[str]:
     return [str(places.peer_python), str(PEER_PROGRAMS), name, str(source), str(output)]
-
-
-def _read_pair(output: Path) -> Documents:
-    return read_megatron_pair(output / "out_text_document")

@@ -9,9 +9,11 @@ import os
 import subprocess
 import threading
 import time
-from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 SAMPLE_SECONDS = 0.2
@@ -80,37 +82,13 @@ class _MemorySampler(threading.Thread):
 
     def run(self) -> None:
         while not self._is_over.wait(SAMPLE_SECONDS):
-            self._peak_bytes = max(self._peak_bytes, sum(map(_proportional_bytes, _descendants(os.getpid()))))
+            held = 0
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    held += process.memory_full_info().pss
+            self._peak_bytes = max(self._peak_bytes, held)
 
     def stop(self) -> int:
         self._is_over.set()
         self.join()
         return self._peak_bytes
-
-
-def _descendants(root: int) -> list[int]:
-    children = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)) is not None:
-            children[parent].append(int(entry.name))
-    found = list(children[root])
-    for pid in found:  # It grows while it is read: children of children follow.
-        found.extend(children[pid])
-    return found
-
-
-def _parent(process: Path) -> int | None:
-    try:
-        after_name = (process / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(after_name[1])
-
-
-def _proportional_bytes(pid: int) -> int:
-    """Memory of one process, pages that n processes share counted as 1/n; 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -86,7 +86,7 @@ def test_training_steps(tmp_path, module):
 def test_kernels_machine_and_peer(tmp_path, module):
     rows = _measured(tmp_path, "machine", "kernels-head", "peer:210m", "all-*")
     found = {row["what"] for row in rows}
-    whats = {"software", "gpu", "host", "allocator", "copy", "product", "attention", "head", "pointwise", "optimizer"}
+    whats = {"software", "gpu", "host", "allocator", "copy", "product", "attention", "head"}
     assert found == whats | {"peer"}
     kernels = {row["kernel"] for row in rows if row["what"] == "attention"}
     assert kernels == {"the toolkit's choice", "queries at targets", "FA2", "flex"}

@@ -1,4 +1,4 @@
-"""docs/performance.md is the page of the kept results, and nothing was written into it by hand."""
+"""The tables of docs/performance.md are those of the kept results."""
 
 import re
 from argparse import Namespace
