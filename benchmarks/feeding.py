@@ -103,16 +103,9 @@ def timed(steps: "StepsAhead", waited: list[float]) -> "StepsAhead":
 
 def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     """Share of the steps' time that the loop waited for rows."""
-    from toolkit.engine.engine import Engine
-    from toolkit.engine.ranks import join_ranks
-    from toolkit.model import Encoder, initialize_
-    from toolkit.run import RunFolder
-    from toolkit.run.load import declare_run
+    from toolkit.run import RunFolder, load_run
     from toolkit.run.metrics import read_lines
-    from toolkit.run.resolve import resolve_run
-    from toolkit.training import loop
-    from toolkit.training.run_state import RunState
-    from toolkit.training.set_up import assemble
+    from toolkit.training import loop, pretrain
     from toolkit.training.steps_ahead import steps_ahead
 
     overrides = [
@@ -122,27 +115,9 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     ]  # fmt: skip
     file = folder / "run.toml"
     file.write_text('[model]\npreset = "nano"\n', encoding="utf-8")
-    declared = declare_run(str(file), overrides)
-    resolved = resolve_run(declared, ds_config="zero1", num_ranks=1)
-    resolved.folder.path.mkdir()
-    resolved.write()
-    ranks = join_ranks()
-    encoder = Encoder(resolved.settings.model)
-    initialize_(encoder, 0)
-    engine = Engine(encoder, config=resolved.division.ds_config, optimizer=resolved.settings.train, ranks=ranks)
-    stop = resolved.plan.schedule.total_steps
-    run = assemble(
-        resolved,
-        engine,
-        state=RunState(),
-        stop=stop,
-        hosts=["localhost"],
-        is_stop_requested=lambda: False,
-    )
     waited: list[float] = []
     with patch.object(loop, "steps_ahead", lambda *given, **named: timed(steps_ahead(*given, **named), waited)):
-        loop.train(run, RunState())
-    engine.close()
+        pretrain(load_run(str(file), overrides), ds_config="zero1")
     logged = [line for line in read_lines(RunFolder(folder / "run")) if "tokens_per_second" in line][SKIPPED:]
     tokens = 8 * 256
     step_s = statistics.median(tokens / line["tokens_per_second"] for line in logged)

@@ -1,12 +1,14 @@
 """Training steps for `benchmarks/gpu.py`, through the toolkit's own loop: rates, memory, compilation, one profile."""
 
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from gpu_forms import plain_forms
@@ -14,17 +16,18 @@ from gpu_scale import MICRO_BATCHES, Job, RunVariant, Scale
 from gpu_timing import Row, Rows, attempt
 from gpu_trace import StepProfiler
 
-from toolkit.run import RunFolder
+from toolkit.engine.engine import Engine
+from toolkit.run import RunFolder, load_run
 from toolkit.run.division import divide_run
 from toolkit.run.load import declare_run
 from toolkit.run.metrics import read_lines
-from toolkit.run.resolve import resolve_run
+from toolkit.run.resolve import ResolvedRun
 from toolkit.testing.corpora import random_documents, write_token_corpus
+from toolkit.training import pretrain
 from toolkit.training.hooks import Hook
-from toolkit.training.loop import train
-from toolkit.training.pretrain import join
-from toolkit.training.run_state import RunState, StepInfo, StepMetrics
-from toolkit.training.set_up import assemble, build_engine
+from toolkit.training.loop import Run
+from toolkit.training.run_state import StepInfo, StepMetrics
+from toolkit.training.set_up import assemble
 
 _LONGEST_REASON = 300
 
@@ -52,33 +55,27 @@ def measure(variant: RunVariant, scale: Scale, folder: Path, *, trace: Path) -> 
     rows = micro_rows(variant, scale, folder)
     given = _overrides(variant, scale, folder, rows=rows, steps=steps + variant.is_profiled)
     given.append(f"data.train={_corpus(folder / 'corpus', scale, variant.preset, rows=2 * MICRO_BATCHES * rows)}")
-    (folder / "run").mkdir()
-    resolved = resolve_run(declare_run(variant.preset, given), ds_config=variant.ds_config, num_ranks=1)
-    ranks = join()
-    torch.cuda.reset_peak_memory_stats()
-    engine = build_engine(resolved, resolved.division, ranks=ranks)
-    try:
-        run = assemble(
-            resolved,
-            engine,
-            state=RunState(),
-            stop=resolved.plan.schedule.total_steps,
-            hosts=["localhost"] * ranks.world_size,
-            is_stop_requested=lambda: False,
-        )
+    settings, engines = load_run(variant.preset, given), list[Engine]()
+
+    def assembled(resolved: ResolvedRun, engine: Engine, **named: Any) -> Run:
+        """The run without saving, which is part of no step, and watched."""
+        engines.append(engine)
+        run = assemble(resolved, engine, **named)
         watching = [profiler.watching(engine)] if profiler else []
-        train(replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching]), RunState())
-    finally:
-        engine.close()
-    lines, settings = read_lines(RunFolder(folder / "run")), resolved.settings
+        return replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching])
+
+    torch.cuda.reset_peak_memory_stats()
+    with mock.patch.object(sys.modules["toolkit.training.pretrain"], "assemble", assembled):
+        pretrain(settings, ds_config=variant.ds_config)
+    lines, kernels = read_lines(RunFolder(folder / "run")), engines[0].kernels
     return {
         "rows": rows,
         "fills_memory": variant.rows is None,
         "sequence_length": settings.data.sequence_length,
         "windows": settings.data.windows,
         "objective": variant.objective,
-        "compile": resolved.division.is_compiled,
-        "attention": engine.kernels["attention"],
+        "compile": kernels["blocks"] == "compiled",
+        "attention": kernels["attention"],
         "losses": [line["loss"] for line in lines],
         "first_norm": lines[0]["grad_norm"],
         "first_step_s": clock.seconds[0],

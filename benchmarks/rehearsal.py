@@ -141,6 +141,7 @@ class Rank:
             from toolkit.engine import saving
             from toolkit.run.folder import RunFolder
             from toolkit.training import pretrain as _  # noqa: F401
+            from toolkit.training import set_up
 
             pretrain = sys.modules["toolkit.training.pretrain"]
         with meter.at("join"):
@@ -149,6 +150,7 @@ class Rank:
         pretrain.peers_watched = lambda *_, **__: nullcontext()  # type: ignore[attr-defined]
         for name in ("join_ranks", "read_run", "build_engine", "train"):
             meter.measured(pretrain, name)
+        meter.measured(set_up, "load_checkpoint")
         meter.measured(saving.AsyncCheckpoint, "_finish", "save")
         opened = read.safe_open
         read.safe_open = lambda path, **named: (meter.look(path), opened(path, **named))[1]
@@ -330,9 +332,8 @@ def figures(base: Path, ranks: list[dict[str, Any]], resumed: list[dict[str, Any
         "files of a checkpoint": sum(path.is_file() for path in newest.rglob("*")),
         "KB of its manifest": (newest / "manifest.json").stat().st_size / 1e3,
         "CPU seconds to make it visible, rank 0": of("save", "cpu_s", first),
-        "looks at checkpoints of a rank of another copy that resumes": sum(
-            looks(rank, "checkpoints") for rank in resumed[-1:]
-        ),
+        "looks at checkpoints, a rank of another copy": sum(looks(rank, "checkpoints") for rank in resumed[-1:]),
+        "CPU seconds to load it there": sum(of("load_checkpoint", "cpu_s", rank) for rank in resumed[-1:]),
     }
 
 
