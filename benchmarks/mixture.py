@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+from made_up_run import ROWS, write_run
 from rows import append_row, measured_on
 
 RESULTS = Path(__file__).parent / "results" / "mixture.jsonl"
 PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
 WINDOW, SKIPPED = 5, 20
-VOCABULARY, ROWS, COLUMNS = 21_504, 8, 512
 MIX = 'mix = [{objective = "clm", share = 0.5}, {objective = "mlm", share = 0.5}]'
 PHASES = ('objective = "clm"', MIX, 'objective = "mlm"', MIX)
 
@@ -38,11 +38,23 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        seconds = measure(write_run(Path(folder), options), Path(folder) / "run")
+        phases = ", ".join(f"{{{phase}, steps = {WINDOW}}}" for phase in PHASES)
+        cycles = f'scheduler = {{kind = "alternate", cycles = {options.rounds + 1}}}'
+        rates = "lr = {peak = 1e-4, warmup_steps = 5, decay_steps = 5}\nlog.every = 1"
+        sizes = {"layers": options.layers, "width": options.width, "dtype": options.dtype}
+        settings = f"schedule = [{phases}]\n{cycles}\n{rates}\n"
+        run_file = write_run(Path(folder), settings, micro_rows=ROWS // 2, **sizes)
+        seconds = measure(run_file, Path(folder) / "run")
     middle = {kind: median(found) for kind, found in seconds.items()}
     ratio = middle["clm+mlm"] / ((middle["clm"] + middle["mlm"]) / 2)
-    sizes = {"layers": options.layers, "width": options.width, "dtype": options.dtype, "rounds": options.rounds}
-    row = {"benchmark": "mixture", **sizes, "cpu_s": middle, "ratio": round(ratio, 4), **measured_on(PACKAGES)}
+    row = {
+        "benchmark": "mixture",
+        **sizes,
+        "rounds": options.rounds,
+        "cpu_s": middle,
+        "ratio": round(ratio, 4),
+        **measured_on(PACKAGES),
+    }
     append_row(options.output, row)
     print(json.dumps(row, indent=1))
 
@@ -69,34 +81,6 @@ def measure(run_file: Path, run_folder: Path) -> dict[str, list[float]]:
         if line["step"] > SKIPPED and line["step"] % WINDOW not in (0, 1):
             seconds.setdefault(line["objective"], []).append(stop - start)
     return seconds
-
-
-def write_run(folder: Path, options: argparse.Namespace) -> Path:
-    """A corpus of random ids, and the run file."""
-    from toolkit.testing.corpora import random_documents, write_token_corpus
-
-    documents = random_documents(400, vocabulary_size=VOCABULARY, min_length=100, max_length=900, first_id=3)
-    write_token_corpus(folder / "corpus", documents, vocabulary_size=VOCABULARY, eos=0, pad=1, mask=2)
-    run_file = folder / "run.toml"
-    run_file.write_text(
-        f"""
-precision = "{options.dtype}"
-run.dir = "{folder / "run"}"
-data = {{train = "{folder / "corpus"}", sequence_length = {COLUMNS}}}
-train = {{global_batch_rows = {ROWS}, micro_batch_rows = {ROWS // 2}}}
-lr = {{peak = 1e-4, warmup_steps = 5, decay_steps = 5}}
-log = {{every = 1, tensorboard = false}}
-scheduler = {{kind = "alternate", cycles = {options.rounds + 1}}}
-[model]
-vocab_size = {VOCABULARY}
-hidden_size = {options.width}
-intermediate_size = {4 * options.width}
-num_hidden_layers = {options.layers}
-num_attention_heads = {options.width // 64}
-"""
-        + "".join(f"[[schedule]]\n{phase}\nsteps = {WINDOW}\n" for phase in PHASES)
-    )
-    return run_file
 
 
 if __name__ == "__main__":

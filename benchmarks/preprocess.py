@@ -180,21 +180,6 @@ def result_row(bench: Bench, comparison: Comparison, checked: dict[str, Any]) ->
     }
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """MB of text a second, wall and CPU, as whole commands and without their start; memory; how many times the peer."""
-    layout = "{:<18} {:<19} {:<8} {:>8} {:>8} {:>9} {:>8} {:>9}"
-    print("\n" + layout.format("comparison", "contender", "text", "MB/s", "MB/CPU s", "start, s", "-start", "peak, MB"))
-    for row in rows:
-        for name, side in row["contenders"].items():
-            for amount in [amount for amount in row["text"] if amount != "quarter"]:
-                figures, rest = side[amount], side.get("without_start", {})
-                cells = [figures["megabytes_per_second"], figures["megabytes_per_cpu_second"]]
-                cells += [rest.get("start_wall_s", ""), rest.get("megabytes_per_second", "")]
-                print(layout.format(row["comparison"], name, amount, *cells, figures.get("peak_megabytes", "")))
-        for name, wanted in row["wanted"].items():
-            print(f"{row['comparison']:<18} {name}: {row['ratios'][name]} times the peer, wanted {wanted}")
-
-
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="folder with real text")
@@ -245,7 +230,7 @@ def main() -> None:
         rows = compare_all(options)
     for row in rows:
         append_row(options.output, row)
-    print_table(rows)
+        print(f"{row['comparison']}: {row['ratios']}, wanted {row['wanted']}")
 
 
 if __name__ == "__main__":

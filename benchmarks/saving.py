@@ -11,7 +11,6 @@ that train shows in the seconds of 10 steps. One JSON row goes to benchmarks/res
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,13 +22,13 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+from made_up_run import ROWS, write_run
 from rows import append_row, measured_on
 
 RESULTS = Path(__file__).parent / "results" / "saving.jsonl"
 PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
 KINDS = ("background", "none", "waited")
 WINDOW, EVERY, SKIPPED = 10, 5, 10
-VOCABULARY, ROWS, COLUMNS = 21_504, 8, 512
 
 
 def kind_of(step: int) -> str:
@@ -47,10 +46,7 @@ class Measured:
     """A run whose saver keeps the time; call it on every rank."""
 
     folder: str
-    rounds: int
-    layers: int
-    width: int
-    ranks: int
+    run_file: str
 
     def __call__(self) -> dict[str, Any]:
         """Run, and return the row's measured part."""
@@ -96,33 +92,11 @@ class Measured:
                 with blocking(self.kind):
                     super().advance(hooks)
 
-        settings = load_run(self._write_run())
+        settings = load_run(self.run_file)
         with patch.object(set_up, "CheckpointSaver", TimedSaver):
             pretrain(settings, ds_config="zero2")
         size = sum(file.stat().st_size for file in Path(self.folder).glob("run/checkpoints/step-*/*.safetensors"))
         return {"checkpoint_mb": round(size / 1e6, 1), **summary(ends, blocked)}
-
-    def _write_run(self) -> str:
-        """The run file; only rank 0's counts."""
-        steps = SKIPPED + self.rounds * len(KINDS) * WINDOW
-        path = Path(self.folder) / f"run-{os.environ['RANK']}.toml"
-        path.write_text(f"""
-precision = "fp32"
-run.dir = "{self.folder}/run"
-data = {{ train = "{self.folder}/corpus", sequence_length = {COLUMNS} }}
-schedule = [{{ objective = "mlm", steps = {steps} }}]
-train = {{ global_batch_rows = {ROWS}, micro_batch_rows = {ROWS // self.ranks} }}
-lr = {{ warmup_steps = 1, decay_steps = 1 }}
-log = {{ tensorboard = false }}
-checkpoint.keep = 1
-[model]
-vocab_size = {VOCABULARY}
-hidden_size = {self.width}
-intermediate_size = {4 * self.width}
-num_hidden_layers = {self.layers}
-num_attention_heads = 4
-""")
-        return str(path)
 
 
 def summary(ends: list[float], blocked: dict[str, list[float]]) -> dict[str, Any]:
@@ -153,16 +127,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to be measured; unset: a temporary folder")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    from toolkit.testing.corpora import random_documents, write_token_corpus
     from toolkit.testing.distributed import run_distributed
 
+    steps = SKIPPED + given.rounds * len(KINDS) * WINDOW
+    settings = f"""
+schedule = [{{objective = "mlm", steps = {steps}}}]
+lr = {{warmup_steps = 1, decay_steps = 1}}
+checkpoint.keep = 1
+"""
+    sizes = {"layers": given.layers, "width": given.width, "micro_rows": ROWS // given.ranks}
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        documents = random_documents(64 * ROWS, vocabulary_size=VOCABULARY, min_length=COLUMNS, max_length=COLUMNS)
-        write_token_corpus(
-            Path(folder) / "corpus", documents, vocabulary_size=VOCABULARY, eos=VOCABULARY - 1, mask=VOCABULARY - 2,
-            pad=VOCABULARY - 3,
-        )  # fmt: skip
-        run = Measured(folder, given.rounds, given.layers, given.width, given.ranks)
+        run = Measured(folder, str(write_run(Path(folder), settings, **sizes)))
         ((found, *_),) = run_distributed([run], world_size=given.ranks, timeout=3600)
     row = {
         "benchmark": "saving",
