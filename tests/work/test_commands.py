@@ -48,6 +48,9 @@ def test_a_command_with_another_key_is_refused_while_one_runs(join: Join) -> Non
             join("b", "two")
     with join("b", "two") as alone:
         assert alone.others() == []
+    with join("a") as first, join("b") as last:
+        first.leave()
+        assert last.others() == []
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

@@ -41,9 +41,14 @@ class Command:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Be none of the commands any more; under `locked`, so that of those that end together one is the last."""
         if self._lock is not None:
             self.job_file.unlink(missing_ok=True)
             self._lock.release()
+            self._lock = None
 
     @property
     def job_file(self) -> Path:

@@ -123,6 +123,7 @@ def _end(plan: GridPlan, command: Command, view: GridView) -> None:
             if (outcome := plan.outcome(cell)) is not None:
                 view.keep(outcome)
         _write_results(plan, view)
+        command.leave()
         if view.num_left == len(view.failed) == len(command.others()) == 0:
             # Needed only while the grid runs.
             for folder in (plan.folder.exports, plan.folder.trainings, command.work):
