@@ -28,6 +28,10 @@ class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
+FIRST_WEIGHTS = "init.from"
+"""The key of `corpora` whose hash is of weights."""
+
+
 class FileEntry(_Entry):
     """Expected size and hash of a file."""
 
@@ -116,7 +120,8 @@ class CheckpointManifest(_Entry):
     """What the phase of the last step has otherwise, by table of `settings`. Written only if there is anything."""
 
     corpora: dict[str, str] = {}
-    """Hash of the manifest of each corpus of the run, by the setting that names it."""
+    """Hash of the manifest of each corpus of the run, by the setting that names it; under init.from, `weights_sha256`
+    of what the run began with."""
 
     vocabulary: VocabularyEntry
     """Ids and fingerprint of the tokenizer, whose files lie in `tokenizer/`."""
@@ -156,6 +161,12 @@ class CheckpointManifest(_Entry):
     from, `model` and `family` the imported model that came first, `tokenizer` and `rows` the tokenizer that was put in
     the place of its own and what its rows were made of, `grown` how a smaller model became the first weights, `merged`
     how many checkpoints were merged, of which the last was that of `run` and `step`. Written only in that case."""
+
+    @property
+    def weights_sha256(self) -> str:
+        """SHA-256 of the names and hashes of its weights' files, wherever the checkpoint lies."""
+        hashes = {name: self.files[f"weights-{entry.file}"].sha256 for name, entry in self.tensors.items()}
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     def without_moments(self) -> "CheckpointManifest":
         """The manifest of the same checkpoint with its weights alone."""

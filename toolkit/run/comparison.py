@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import ValidationError
 
-from toolkit.core.errors import CorpusError, SettingsError
+from toolkit.checkpoint.manifest import FIRST_WEIGHTS
+from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.text import quoted
 from toolkit.core.types import Vocabulary, WordBoundaries
 from toolkit.objectives.base import at_progress
@@ -68,7 +69,7 @@ class Course:
 
     run: DeclaredRun
     corpora: Mapping[str, str] | None = None
-    """`RunCorpora.hashes`; without them, corpora are the same where their paths are."""
+    """`RunCorpora.hashes`; without them, corpora and first weights are the same where their paths are."""
 
     @classmethod
     def of(cls, settings: RunSettings, corpora: Mapping[str, str] | None = None) -> Self:
@@ -149,7 +150,12 @@ def parting(a: Course, b: Course) -> Parting:
     Layout, kernels, and what is only saved, logged or evaluated are not looked at.
     """
     stop = min(a.run.plan.schedule.total_steps, b.run.plan.schedule.total_steps)
-    if differing := _differing(a.whole(), b.whole()):
+    whole = a.whole(), b.whole()
+    weights = [(course.corpora or {}).get(FIRST_WEIGHTS) for course in (a, b)]
+    if all(weights):
+        for held, found in zip(whole, weights, strict=True):
+            held[FIRST_WEIGHTS] = Held(found, f"{held[FIRST_WEIGHTS].shown} (weights {str(found)[:12]})")
+    if differing := _differing(*whole):
         return Parting(0, tuple(differing), tuple(differing.values()))
     for step in sorted(a.bends() | b.bends()):
         if step < stop and (differing := _differing(a.at(step), b.at(step))):
@@ -186,14 +192,23 @@ def check_same_run(
 
 
 def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse to resume where a setting names another corpus than before; both are `RunCorpora.hashes`."""
+    """Refuse to resume where a setting names another corpus, or other first weights, than before; both are
+    `RunCorpora.hashes`.
+    """
     for key, manifest_hash in saved.items():
-        if not is_free(key) and found.get(key, manifest_hash) != manifest_hash:
-            raise CorpusError(
-                f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
-                f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
-                "Put the corpus back, or give the new run another run.dir."
+        if is_free(key) or found.get(key, manifest_hash) == manifest_hash:
+            continue
+        if key == FIRST_WEIGHTS:
+            raise CheckpointError(
+                f"{key} names other weights than when the run was started: their hash is {found[key][:12]}, and that "
+                f"of those that it began with is {manifest_hash[:12]}.\nPut them back, or give the new run another "
+                "run.dir."
             )
+        raise CorpusError(
+            f"{key} names another corpus than when the run was started: its corpus.json has SHA-256 "
+            f"{found.get(key)}, and the checkpoint was trained on {manifest_hash}.\n"
+            "Put the corpus back, or give the new run another run.dir."
+        )
 
 
 def _is_one(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
-from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.manifest import FIRST_WEIGHTS, MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.checkpoint.read import Checkpoint, newest_intact
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
@@ -70,6 +70,10 @@ class Continuation:
     def step(self) -> int:
         """Updates of the run that are made."""
         return 0 if self.before is None else self.before.step
+
+    def hashes(self) -> dict[str, str]:
+        """What `RunCorpora.hashes` has of a checkpoint that `init.from` names; empty for any other."""
+        return {FIRST_WEIGHTS: self.manifest.weights_sha256} if self.key == FIRST_WEIGHTS and self.manifest else {}
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
         """The run with what is chosen when it is started, where its settings leave it open."""
@@ -283,6 +287,14 @@ def _remote(url: str) -> RemoteCheckpoint:
     if (found := RemoteCheckpoint.newest(url)) is None:
         raise CheckpointError(f"{url} was there when the run was resolved, and is there no more. Start the run again.")
     return found
+
+
+def hashes_of_first_weights(settings: RunSettings) -> dict[str, str]:
+    """What `RunCorpora.hashes` has of the weights that `init.from` names now; empty where there are none."""
+    try:
+        return {} if settings.init is None else _from_first_weights(settings.init.source).hashes()
+    except CheckpointError:
+        return {}
 
 
 def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:

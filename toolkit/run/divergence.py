@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_write
 from toolkit.run.comparison import Course, parting
-from toolkit.run.continuation import with_choices
+from toolkit.run.continuation import hashes_of_first_weights, with_choices
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
@@ -49,8 +49,9 @@ def divergence_of(run: DeclaredRun, corpora: Mapping[str, str] | None) -> Diverg
     if (found := read_divergence(run.folder)) is None:
         return None
     there = read_resolved(run.folder.settings_file)
-    here = Course(with_choices(run, snapshot(there.settings)), corpora)
-    common = parting(Course(there, None if corpora is None else found.corpora), here)
+    here = with_choices(run, snapshot(there.settings))
+    hashes = None if corpora is None else {**corpora, **hashes_of_first_weights(here.settings)}
+    common = parting(Course(there, None if corpora is None else found.corpora), Course(here, hashes))
     return found if common.step >= found.step else None
 
 

@@ -152,7 +152,9 @@ def _pretrain(
                 is_stop_requested=is_stop_requested,
                 lowest_loss=lowest,
             )
-        kept = divergence_kept(folder if ranks.rank == 0 else None, run.data.corpora.hashes())
+        kept = divergence_kept(
+            folder if ranks.rank == 0 else None, run.data.corpora.hashes() | run.continuation.hashes()
+        )
         with torch_errors_explained(run), kept:
             state = train(assembled, state)
     finally:

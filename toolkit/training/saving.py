@@ -137,7 +137,7 @@ def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
         data_position=0,
         data_digest="",
         settings=snapshot(run.settings),
-        corpora=run.data.corpora.hashes({} if before is None else before.corpora),
+        corpora=run.data.corpora.hashes({} if before is None else before.corpora) | run.continuation.hashes(),
         vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
         layout=LayoutEntry(
             world_size=engine.ranks.world_size,

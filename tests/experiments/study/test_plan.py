@@ -330,6 +330,33 @@ def test_another_corpus_at_the_same_place_makes_another_run(trained, tmp_path):
         write_study(folder, SHARES)
 
 
+def test_other_first_weights_at_the_same_place_make_another_run(trained, tmp_path):
+    """Moved elsewhere they make the same one."""
+    folder, _ = trained
+    trunk, weights = RunFolder(f"{folder}/study/runs/{CLM}"), tmp_path / "weights"
+    shutil.copytree(trunk.checkpoint(8), weights)
+
+    def study(name: str, first: Path, adopt: str = "") -> str:
+        path = Path(write_study(folder, ["mlm 4"], head=f'[set.init]\nfrom = "{first}"', study=adopt))
+        path.write_text(path.read_text().replace(f'dir = "{folder}/study"', f'dir = "{tmp_path}/{name}"'))
+        return str(path)
+
+    try:
+        assert run_study(study("one", weights)) == 0
+        assert planned(study("one", weights)).pieces == ()
+        (made,) = (tmp_path / "one" / "runs").iterdir()
+        adopt = f'adopt = ["{made}"]'
+        weights.rename(tmp_path / "moved")
+        assert planned(study("one", tmp_path / "moved")).pieces == ()
+        assert planned(study("two", tmp_path / "moved", adopt)).pieces == ()
+        shutil.copytree(trunk.checkpoint(5), weights)
+        with pytest.raises(SettingsError, match=r"init\.from names other weights"):
+            planned(study("one", weights))
+        assert [(piece.first, piece.until) for piece in planned(study("two", weights, adopt)).pieces] == [(0, 4)]
+    finally:
+        write_study(folder, SHARES)
+
+
 def test_a_run_that_a_model_is_from_is_not_trained_again(trained, tmp_path):
     folder, _ = trained
     source = write_study(folder, ["mlm 4"])

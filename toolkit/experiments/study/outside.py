@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.run.comparison import Course, Parting, parting
-from toolkit.run.continuation import Continuation
+from toolkit.run.continuation import Continuation, hashes_of_first_weights
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import read_resolved
@@ -23,4 +23,5 @@ class OutsideRun:
         """
         there = None if self.newest is None or corpora is None else self.newest.corpora
         here = Continuation(self.newest).keep_choices(run)
-        return parting(Course(self.run, there), Course(here, corpora if there else None))
+        hashes = None if there is None or corpora is None else {**corpora, **hashes_of_first_weights(here.settings)}
+        return parting(Course(self.run, there), Course(here, hashes))

@@ -18,7 +18,7 @@ from toolkit.experiments.study.estimate import kept_steps, missed_steps
 from toolkit.experiments.study.outside import OutsideRun
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
-from toolkit.run.continuation import Continuation
+from toolkit.run.continuation import Continuation, hashes_of_first_weights
 from toolkit.run.corpora import OpenedCorpora, open_corpora
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.divergence import divergence_of
@@ -245,6 +245,8 @@ class StudyPlan:
         # As the file has them now, with what its start has chosen.
         settings, saved = Continuation(own).keep_choices(leaf.model.run).settings, saved_settings(own)
         hashes = self._corpora[leaf.name]
+        if hashes is not None:
+            hashes = hashes | hashes_of_first_weights(settings)
         corpora = None if hashes is None else (own.corpora, hashes)
         there, here = Course.of(saved, corpora and own.corpora), Course.of(settings, hashes)
         # A whole one may have its checkpoint from a longer run, which made the same steps.

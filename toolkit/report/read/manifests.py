@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, holds_checkpoints
-from toolkit.checkpoint.manifest import MANIFEST_NAME, CheckpointManifest, read_manifest
+from toolkit.checkpoint.manifest import FIRST_WEIGHTS, MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import first_few
 from toolkit.experiments.grid.declaration import Label
@@ -51,7 +51,8 @@ def other_corpora(results: Results) -> str:
     for model in results.models:
         manifest, _ = _manifest_of(model) or (None, None)
         if manifest is not None and manifest.corpora:
-            hashes = {found[:12] for key, found in manifest.corpora.items() if not key.startswith("data.validation")}
+            no_data = (FIRST_WEIGHTS, "data.validation")
+            hashes = {found[:12] for key, found in manifest.corpora.items() if not key.startswith(no_data)}
             trained.setdefault(frozenset(hashes), []).append(model.name)
     named = [f"{first_few(names)} ({', '.join(sorted(hashes))})" for hashes, names in trained.items()]
     return f"the models were trained on different corpora: {'; '.join(named)}" if len(named) > 1 else ""
