@@ -5,16 +5,16 @@ does not affect other runs.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import explain, nearest
+from toolkit.core.settings import nearest, validated
 
 
 @lru_cache
@@ -95,8 +95,10 @@ class Plugins(Generic[ClassT]):
         points = [point for point in self._points() if point.name == kind and not point.value.startswith("toolkit.")]
         return next((f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None), "")
 
-    def settings_of(self, key: str, given: Mapping[str, Any], *, default: str) -> tuple[str, BaseModel]:
+    def settings_of(self, key: str, given: object, *, default: str) -> tuple[str, BaseModel]:
         """The kind and the validated settings that a table of a run file declares; messages call the table `key`."""
+        if not isinstance(given, dict):
+            raise SettingsError(f"invalid value for {key}: expected a table, got {given!r}.")
         kind = given.get("kind", default)
         if not isinstance(kind, str):
             raise SettingsError(
@@ -104,11 +106,7 @@ class Plugins(Generic[ClassT]):
                 f"{', '.join(self.known())}."
             )
         settings_class = self.get(kind).Settings
-        try:
-            settings = settings_class.model_validate({name: given[name] for name in given if name != "kind"})
-        except ValidationError as error:
-            raise SettingsError(explain(error, settings_class, group=key)) from None
-        return kind, settings
+        return kind, validated(settings_class, {name: given[name] for name in given if name != "kind"}, group=key)
 
     def _points(self) -> tuple[EntryPoint, ...]:
         return _points_of(self.group, tuple(sys.path))

@@ -4,13 +4,16 @@ import contextlib
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
+
+from toolkit.core.errors import SettingsError
 
 NUMBER, TABLE = "a number", "a table"
 """Tags of members of unions, see `table_or`."""
 
+_Model = TypeVar("_Model", bound=BaseModel)
 _LONGEST_VALUE = 100
 # How pydantic names the members of a union, behind the key that has one.
 _MEMBERS = ("list[any]", "str", "constrained-str", "bool", NUMBER, TABLE)
@@ -66,6 +69,27 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' for a word that is close to a known one, else nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def validated(
+    root: type[_Model],
+    given: object,
+    *,
+    origin: str = "",
+    group: str = "",
+    needed: Mapping[str, str] | None = None,
+) -> _Model:
+    """Settings of plain data; a SettingsError with every finding, behind `origin`, what messages call the whole.
+
+    For `group` and `needed` see `explain`.
+    """
+    try:
+        return root.model_validate(given)
+    except ValidationError as error:
+        found = explain(error, root, group=group, needed=needed)
+    if origin:
+        found = f"{origin}:\n  {found}" if "\n" in found else f"{origin}: {found}"
+    raise SettingsError(found)
 
 
 def explain(

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.settings import explain
+from toolkit.core.errors import UserError
+from toolkit.core.settings import validated
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
@@ -37,10 +35,7 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         )
     notes = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     family = get_task(notes["task"])
-    try:
-        task = family(family.Settings.model_validate(notes["settings"] | (changes or {})))
-    except ValidationError as error:
-        raise SettingsError(explain(error, family.Settings)) from None
+    task = family(validated(family.Settings, notes["settings"] | (changes or {})))
     with output_errors_named(output):
         output.mkdir(parents=True, exist_ok=True)
     data = task.read_open(file, folder, notes)

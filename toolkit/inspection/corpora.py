@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from tokenization import Tokenizer, load
 from toolkit.core.console import facts
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.core.settings import explain
+from toolkit.core.settings import validated
 from toolkit.core.text import counted, printable
 from toolkit.data import Corpus, CorpusManifest, DataSettings, Rows
 from toolkit.run.toml_files import apply_override
@@ -108,10 +107,7 @@ def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
         raise SettingsError(
             f"--set data.train: this shows the corpus {folder}. Inspect the corpora of a blend one by one."
         )
-    try:
-        return DataSettings.model_validate(raw["data"])
-    except ValidationError as error:
-        raise SettingsError(f"--set: {explain(error, DataSettings, group='data')}") from error
+    return validated(DataSettings, raw["data"], origin="--set", group="data")
 
 
 def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":

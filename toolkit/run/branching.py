@@ -11,13 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_write
-from toolkit.core.settings import Settings, explain
+from toolkit.core.settings import Settings, validated
 from toolkit.core.text import counted, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.objectives.phase_settings import PhaseSettings
@@ -57,10 +55,7 @@ def make_branch(
     raw = read_toml(tail)
     for override in overrides:
         apply_override(raw, override)
-    try:
-        choices = TailSettings.model_validate(raw.pop("branch", {}))
-    except ValidationError as error:
-        raise SettingsError(f"{tail}: {explain(error, TailSettings, group='branch')}") from None
+    choices = validated(TailSettings, raw.pop("branch", {}), origin=str(tail), group="branch")
     before = declare_settings(saved_settings(manifest))
     _check_output(output, parent)
     merged = _merged(to_plain(before.settings), raw, tail_file=tail, output=output)

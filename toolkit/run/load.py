@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError, UserError
-from toolkit.core.settings import explain, nearest
+from toolkit.core.settings import explain, nearest, validated
 from toolkit.data import DataSettings
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
@@ -109,10 +109,7 @@ def read_resolved(path: Path) -> DeclaredRun:
 
 def read_without_objectives(path: Path) -> RunSettings:
     """Settings of a run.toml for who only looks: a run's objectives may need a plugin that is not installed there."""
-    try:
-        return RunSettings.model_validate(read_toml(path) | {"objectives": {}})
-    except ValidationError as error:
-        raise SettingsError(f"{path}: {explain(error, RunSettings, needed=_REQUIRED)}") from None
+    return validated(RunSettings, read_toml(path) | {"objectives": {}}, origin=str(path), needed=_REQUIRED)
 
 
 def to_toml(settings: RunSettings) -> str:
@@ -161,8 +158,6 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
     if "scheduler" not in raw:
         return
     given, entries, train = raw.pop("scheduler"), raw.get("schedule"), raw.get("train")
-    if not isinstance(given, dict):
-        raise SettingsError(f"invalid value for scheduler: expected a table, got {given!r}.")
     scheduler, steps = declare_scheduler(given), train.get("steps") if isinstance(train, dict) else None
     if are_phases(entries):
         raw["schedule"] = scheduler.phases(entries, steps if isinstance(steps, int) else None)
@@ -219,9 +214,6 @@ def _declared(raw: Mapping[str, Any], mistakes: list[UserError]) -> dict[str, De
     scheduled = [entry["objective"] for entry in entries if isinstance(entry.get("objective"), str)]
     declared = {}
     for name in sorted({*given, *filter(None, scheduled)}):
-        keys = given.get(name, {})
         with _collected(mistakes):
-            if not isinstance(keys, dict):
-                raise SettingsError(f"invalid value for objectives.{name}: expected a table of keys, got {keys!r}.")
-            declared[name] = declare(name, keys)
+            declared[name] = declare(name, given.get(name, {}))
     return declared

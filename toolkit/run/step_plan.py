@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import explain
+from toolkit.core.settings import validated
 from toolkit.core.text import counted
 from toolkit.core.types import IntArray
 from toolkit.data import DataSettings
@@ -48,10 +47,7 @@ def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> Da
     group = f"schedule.{number}.data"
     if phase.data is not None and "validation" in phase.data:
         raise SettingsError(f"{group}.validation: validation rows are one set for the whole run. Set data.validation.")
-    try:
-        return DataSettings.model_validate(changed_data(shared, phase.data or {}))
-    except ValidationError as error:
-        raise SettingsError(explain(error, DataSettings, group=group)) from None
+    return validated(DataSettings, changed_data(shared, phase.data or {}), group=group)
 
 
 def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> ModelSettings:
@@ -66,10 +62,7 @@ def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> Model
         )
     if number == 0:
         raise SettingsError(f"{group}: nothing comes before the first phase. Give its keys in [model].")
-    try:
-        return ModelSettings.model_validate(shared.model_dump() | phase.model)
-    except ValidationError as error:
-        raise SettingsError(explain(error, ModelSettings, group=group)) from None
+    return validated(ModelSettings, shared.model_dump() | phase.model, group=group)
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,15 @@
-"""TOML files of settings: found, read, validated, and changed by `--set a.b=value`."""
+"""TOML files of settings: found, read, and changed by `--set a.b=value`."""
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings, explain, nearest
+from toolkit.core.settings import nearest
 
 # How the TOML reader writes the name of a table: ('a', 'b').
 _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
-_Settings = TypeVar("_Settings", bound=Settings)
 
 
 def presets_in(folder: Path) -> tuple[str, ...]:
@@ -34,15 +30,6 @@ def find_toml(source: str, presets: Path, *, what: str) -> Path:
         f"{what} {source!r} does not exist, and no preset has that name.{nearest(source, known)}\n"
         f"Give a .toml file or a preset. Available presets: {', '.join(known)}."
     )
-
-
-def validated(path: Path, raw: Mapping[str, Any], root: type[_Settings], *, needed: Mapping[str, str]) -> _Settings:
-    """The settings of a file's content; one message names each key that is wrong."""
-    try:
-        return root.model_validate(raw)
-    except ValidationError as error:
-        findings = explain(error, root, needed=needed)
-        raise SettingsError(f"{path}:\n  {findings}" if "\n" in findings else f"{path}: {findings}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

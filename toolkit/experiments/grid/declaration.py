@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from toolkit.core.errors import SettingsError
-from toolkit.core.settings import Settings, explain
+from toolkit.core.settings import Settings, validated
 from toolkit.core.text import home_hint
 from toolkit.finetuning.settings import UNTRAINED
 from toolkit.run.folder import range_of
-from toolkit.run.toml_files import read_toml, validated
+from toolkit.run.toml_files import read_toml
 from toolkit.work.slurm import SlurmSettings
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4)
@@ -243,10 +243,8 @@ def make_grid(
     report: ReportSettings,
 ) -> Grid:
     """A grid of parts that are valid each; refused, with each mistake, where together they are not."""
-    try:
-        return Grid(grid=settings, model=tuple(models), task=tuple(tasks), slurm=slurm, report=report)
-    except ValidationError as error:
-        raise SettingsError(explain(error, Grid)) from None
+    parts = {"grid": settings, "model": models, "task": tasks, "slurm": slurm, "report": report}
+    return validated(Grid, parts)
 
 
 def load_grid(path: Path) -> Grid:
@@ -258,7 +256,7 @@ def load_grid(path: Path) -> Grid:
     raw = read_toml(path)
     if isinstance(raw.get("grid", {}), dict):
         raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
-    return validated(path, raw, Grid, needed=_NEEDED)
+    return validated(Grid, raw, origin=str(path), needed=_NEEDED)
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from transformers import AutoConfig
 
 from tokenization.hub import HubName
@@ -19,7 +18,7 @@ from toolkit.core.cache import KnownHashes
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.locks import locked_file
-from toolkit.core.settings import explain
+from toolkit.core.settings import validated
 from toolkit.core.text import counted, home_hint
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
@@ -116,10 +115,7 @@ def resolve_task(
     """A task of the grid, with options of its kind, that is run at so many learning rates."""
     family = get_task(entry.kind)
     place = f"[[task]] {entry.name}"
-    try:
-        settings = family.Settings.model_validate(options)
-    except ValidationError as error:
-        raise SettingsError(f"{place}: {explain(error, family.Settings)}") from None
+    settings = validated(family.Settings, options, origin=place)
     form: str | None = None
     files: dict[Split, DataFile] = {Split(split): path for split, path in entry.files.items()}
     for split, path in entry.files.items():

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from toolkit.core.settings import Settings
+from toolkit.core.settings import Settings, validated
 from toolkit.experiments.grid.declaration import GridSettings, PathText, ReportSettings, TaskEntry
-from toolkit.run.toml_files import find_toml, read_toml, validated
+from toolkit.run.toml_files import find_toml, read_toml
 from toolkit.work.slurm import SlurmSettings
 
 PUBLISHED = "published"
@@ -20,6 +20,7 @@ _NEEDED = {
     "models": 'A study needs at least one [[models]], for example axes.schedule = ["mlm 12k", "clm 3k + mlm 9k"].',
 }
 Step = Annotated[int, Field(gt=0)]
+_Sources = Annotated[tuple[PathText, ...], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 
 
 class StudySettings(Settings):
@@ -58,8 +59,8 @@ class ModelBlock(Settings):
     """Keys of the run file that all models of the block have."""
     axes: dict[str, Any] = Field(default_factory=dict)
     """By key of the run file a list of its values; or by a name of its own a table of fragments of a run file."""
-    sources: tuple[PathText, ...] = Field((), alias="from", strict=False)
-    """Models of this study, or folders of finished runs: their schedules come first."""
+    sources: _Sources = Field((), alias="from", strict=False)
+    """Models of this study, or folders of finished runs: their schedules come first. One needs no list."""
     rewarm: RewarmSettings | None = None
     """With `from`."""
 
@@ -121,9 +122,4 @@ def load_study(source: str) -> Study:
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
         if isinstance(raw.get("grid", {}), dict):
             raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}
-    blocks = raw.get("models")
-    for block in blocks if isinstance(blocks, list) else ():
-        # One model may be named without a list.
-        if isinstance(block, dict) and isinstance(block.get("from"), str):
-            block["from"] = [block["from"]]
-    return validated(path, raw, Study, needed=_NEEDED)
+    return validated(Study, raw, origin=str(path), needed=_NEEDED)
