@@ -12,7 +12,7 @@ from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.run.folder import RunFolder
-from toolkit.run.load import declare_run
+from toolkit.run.load import declare_run, read_resolved
 from toolkit.run.metrics import best_step
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.distributed import run_distributed
@@ -100,9 +100,8 @@ def test_the_best_is_by_losses_on_the_present_validation_corpus(run_file, other)
     losses = {line["step"]: line["eval_loss"]["mlm"] for line in read_metrics(folder)}
     later = {step: loss for step, loss in losses.items() if step > 5}
     assert min(losses[step] for step in range(1, 6)) < min(later.values())
-    manifest = RunFolder(folder).newest_manifest()
-    rows = manifest.settings["eval"]["rows"]
-    assert best_step(RunFolder(folder), "mlm", manifest.corpora, rows=rows).step in later
+    run = RunFolder(folder)
+    assert best_step(run, read_resolved(run.settings_file).settings, run.newest_manifest().corpora).step in later
 
 
 def test_weights_alone_stay_of_what_is_kept(run_file):

@@ -176,11 +176,9 @@ def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
 
 def _checkpoints(run: RunFolder, settings: RunSettings) -> "Table":
     keep, best = settings.checkpoint, None
-    if settings.best_by:
-        with suppress(CheckpointError):
-            newest = run.newest_manifest()
-            if newest is not None:
-                best = best_step(run, settings.best_by, newest.corpora, rows=newest.table("eval").get("rows"))
+    with suppress(CheckpointError):
+        if (newest := run.newest_manifest()) is not None:
+            best = best_step(run, settings, newest.corpora)
     table = columns("Checkpoints, newest first", "step", "size", "written on", "stays")
     for number, (step, folder) in enumerate(run.steps()):
         stays = (

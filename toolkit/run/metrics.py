@@ -14,6 +14,7 @@ from toolkit.checkpoint.manifest import read_manifest
 from toolkit.core.errors import CheckpointError
 from toolkit.core.files import atomic_write
 from toolkit.run.folder import RunFolder, found_near
+from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
 _TAIL_BYTES = 1 << 14
@@ -170,13 +171,15 @@ class BestStep(NamedTuple):
 
 
 def best_step(
-    folder: RunFolder, objective: str, corpora: Mapping[str, str], *, rows: int | None, up_to: float = math.inf
+    folder: RunFolder, settings: RunSettings, corpora: Mapping[str, str], *, up_to: float = math.inf
 ) -> BestStep | None:
-    """Of the steps that have a checkpoint; losses count that were taken on the validation corpora of these hashes, with
-    that `eval.rows`.
+    """The best by `checkpoint.keep_best` of the steps that have a checkpoint, None without either; losses count that
+    were taken on the validation corpora of these hashes, with the same `eval.rows`.
     """
-    losses = {line["step"]: line["eval_loss"].get(objective) for line in read_lines(folder) if "eval_loss" in line}
-    found = list[BestStep]()
+    if (by := settings.best_by) is None:
+        return None
+    losses = {line["step"]: line["eval_loss"].get(by) for line in read_lines(folder) if "eval_loss" in line}
+    rows, found = settings.eval.rows, list[BestStep]()
     for step, path in folder.steps():
         with suppress(CheckpointError):
             saved = read_manifest(path)

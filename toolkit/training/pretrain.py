@@ -34,7 +34,6 @@ from toolkit.run.settings import RunSettings
 from toolkit.training.agreement import check_same_inputs, check_shared_folder
 from toolkit.training.loop import train
 from toolkit.training.memory_trial import fit_in_main_memory, fit_micro_batches, torch_errors_explained
-from toolkit.training.saving import lowest_loss
 from toolkit.training.set_up import assemble, build_engine, load_weights
 
 _GPU_SWITCH_SECONDS = 5e-4
@@ -139,19 +138,11 @@ def _pretrain(
         is_compiled = engine.kernels["blocks"] == "compiled"
         run = fit_micro_batches(replace(run, division=replace(run.division, is_compiled=is_compiled)), engine)
         state = load_weights(engine, run, checkpoint)
-        lowest, hosts = lowest_loss(run, ranks, step=state.step), ranks.gather_on_first(socket.gethostname())
+        hosts = ranks.gather_on_first(socket.gethostname())
         with ranks.together():
             if ranks.rank == 0:
                 print(run.data.describe(), flush=True)
-            assembled = assemble(
-                run,
-                engine,
-                state=state,
-                stop=stop,
-                hosts=hosts,
-                is_stop_requested=is_stop_requested,
-                lowest_loss=lowest,
-            )
+            assembled = assemble(run, engine, state=state, stop=stop, hosts=hosts, is_stop_requested=is_stop_requested)
         kept = divergence_kept(
             folder if ranks.rank == 0 else None, run.data.corpora.hashes() | run.continuation.hashes()
         )

@@ -7,7 +7,6 @@ import toolkit
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
-from toolkit.engine.ranks import Ranks
 from toolkit.engine.saving import AsyncCheckpoint
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import BestStep, best_step
@@ -23,23 +22,25 @@ class CheckpointSaver:
     """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
 
     `first_step`, from which this process starts, needs no checkpoint. Under `checkpoint.keep_best`, steps are saved
-    whose loss is below `lowest_loss` and all since. Where any rank could not write, all raise a CheckpointError.
+    whose loss is the lowest so far. Where any rank could not write, all raise a CheckpointError.
     """
 
-    def __init__(self, run: ResolvedRun, engine: Engine, *, first_step: int, lowest_loss: float) -> None:
+    def __init__(self, run: ResolvedRun, engine: Engine, *, first_step: int) -> None:
         self._run, self._engine, self._manifest = run, engine, _manifest(run, engine)
-        self._saved_step, self._best = first_step, BestStep(lowest_loss, -1)
+        self._first_step = self._saved_step = first_step
+        self._best: BestStep | None = None
         self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
         """True where a checkpoint is saved after this step, be it the last of the process or not."""
-        return self._run.settings.checkpoint.is_due(state.step) or state.step == self._best.step
+        is_best = self._best is not None and self._best.step == state.step
+        return is_best or self._run.settings.checkpoint.is_due(state.step)
 
     def after_evaluation(self, state: RunState) -> None:
-        """Take note of the validation losses of a step; those before the first one save nothing."""
-        found = BestStep(state.validation_loss(self._run.settings.best_by), state.step)
-        if state.step and found.loss < self._best.loss:
-            self._best = found
+        """Take note of the validation losses of a step; those before the first one save nothing. Collective."""
+        if (objective := self._run.settings.best_by) is not None and state.step:
+            found = BestStep(state.validation_loss(objective), state.step)
+            self._best = min(self._best or self._best_before(), found)
 
     @property
     def is_writing(self) -> bool:
@@ -116,14 +117,13 @@ class CheckpointSaver:
             if self._engine.ranks.rank == 0:
                 _log.warning("the checkpoint in flight could not be finished: %s", raised)
 
-
-def lowest_loss(run: ResolvedRun, ranks: Ranks, *, step: int) -> float:
-    """The lowest validation loss up to a step, of the objective that `checkpoint.keep_best` is about; collective."""
-    best, objective = None, run.settings.best_by
-    with ranks.together():
-        if ranks.rank == 0 and objective is not None:
-            best = best_step(run.folder, objective, run.data.corpora.hashes(), rows=run.settings.eval.rows, up_to=step)
-    return ranks.broadcast(math.inf if best is None else best.loss)
+    def _best_before(self) -> BestStep:
+        """The best up to the step from which this process starts; collective."""
+        run, ranks, best = self._run, self._engine.ranks, None
+        with ranks.together():
+            if ranks.rank == 0:
+                best = best_step(run.folder, run.settings, run.data.corpora.hashes(), up_to=self._first_step)
+        return ranks.broadcast(best or BestStep(math.inf, -1))
 
 
 def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:

@@ -3,7 +3,6 @@
 An engine is around the rank's part of the model, with kernels, compiled blocks and activation checkpointing.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -24,7 +23,7 @@ from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import Division
-from toolkit.run.metrics import BestStep, best_step
+from toolkit.run.metrics import best_step
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.agreement import agree
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE, Batcher, EvaluationBatches, StepRows
@@ -128,12 +127,8 @@ def assemble(
     stop: int,
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
-    lowest_loss: float = math.inf,
 ) -> Run:
-    """The run as the loop wants it, from a state on.
-
-    `lowest_loss` is that of `checkpoint.keep_best` so far; `hosts` are by rank; only rank 0 needs them.
-    """
+    """The run as the loop wants it, from a state on; `hosts` are by rank, and only rank 0 needs them."""
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = [part for part in dict.fromkeys(data.training) if part.rows], run.division.batches
     streams = [part.stream() for part in parts]
@@ -175,7 +170,7 @@ def assemble(
         objectives=data.objectives,
         evaluator=evaluator,
         spikes=SpikePolicy(settings.train.on_spike, settings.train.spike_deviations),
-        saver=CheckpointSaver(run, engine, first_step=state.step, lowest_loss=lowest_loss),
+        saver=CheckpointSaver(run, engine, first_step=state.step),
         hooks=_hooks(run, engine, state, stop, hosts) if ranks.rank == 0 else [],
         is_stop_requested=is_stop_requested,
     )
@@ -190,12 +185,11 @@ def _hooks(run: ResolvedRun, engine: Engine, state: RunState, stop: int, hosts: 
     slow = SlowRankHook(hosts, num_stages=settings.parallel.pp, say=console.say)
     copy_to = settings.checkpoint.copy_to
     copies = None if copy_to is None else CopyHook(run.folder, copy_to, say=console.say)
-
-    def best() -> BestStep | None:
-        name, hashes = settings.best_by, run.data.corpora.hashes()
-        return None if name is None else best_step(run.folder, name, hashes, rows=settings.eval.rows)
-
     retention = RetentionHook(
-        run.folder.checkpoints, settings.checkpoint, say=console.say, in_use=copies or (), best=best
+        run.folder.checkpoints,
+        settings.checkpoint,
+        say=console.say,
+        in_use=copies or (),
+        best=lambda: best_step(run.folder, settings, run.data.corpora.hashes()),
     )
     return [log, console, slow, *([] if copies is None else [copies]), retention]
