@@ -36,7 +36,7 @@ def settings_of(options: argparse.Namespace) -> Any:
 
 
 def run_ours(options: argparse.Namespace, output: Path) -> float:
-    from toolkit.workflows.finetune import finetune
+    from toolkit.experiments.finetune import finetune
 
     result = finetune(
         "sc", options.model, train=options.train, test=options.test, output=output, settings=settings_of(options)

@@ -233,8 +233,8 @@ def _where(row: Row) -> str:
 
 def pictures() -> Iterator[tuple[str, bytes]]:
     """Time per token by length and by width, where both were measured."""
-    from toolkit.report.figures.drawing import draw
-    from toolkit.report.figures.pictures import Panel, Picture, Point, Series
+    from toolkit.experiments.report.figures.drawing import draw
+    from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series
 
     panels = []
     for sweep, title in (("lengths", "tokens in a row (nano)"), ("widths", "width of the model (512 tokens)")):

@@ -41,11 +41,11 @@ def main() -> None:
     if arguments.doctor:
         if arguments.config is None:
             parser.error("--doctor needs --config")
-        from toolkit.workflows.doctor import examine
+        from toolkit.launching.doctor import examine
 
         examine(arguments.config, arguments.overrides, ds_config=arguments.ds_config)
         return
-    from toolkit.workflows.rank import run_rank, run_resolved_rank
+    from toolkit.launching.rank import run_rank, run_resolved_rank
 
     if arguments.run_dir is not None:
         run_resolved_rank(arguments.run_dir, until=arguments.until)

@@ -17,9 +17,8 @@ LAYERS = {
     "toolkit.objectives": 1,
     "toolkit.data": 1,
     "toolkit.checkpoint": 1,
-    "toolkit.hub": 1,
     "toolkit.model_folder": 1,
-    "toolkit.remote": 1,
+    "toolkit.storage": 1,
     "toolkit.tables": 1,
     "toolkit.work": 1,
     "toolkit.parallel": 2,
@@ -30,12 +29,11 @@ LAYERS = {
     "toolkit.inspection": 5,
     "toolkit.finetuning": 5,
     "toolkit.conversion": 5,
+    "toolkit.launching": 6,
     "toolkit.experiments": 6,
-    "toolkit.report": 7,
-    "toolkit.workflows": 8,
-    "toolkit.quickstart": 9,
-    "toolkit.cli": 10,
-    "launchers": 10,
+    "toolkit.quickstart": 7,
+    "toolkit.cli": 8,
+    "launchers": 8,
 }
 """A package may import packages of lower layers; those of one layer know nothing of one another."""
 
@@ -64,9 +62,12 @@ THIRD_PARTY = {
 ONLY_IN = {
     "deepspeed": {"toolkit.engine"},
     "ray": {"toolkit.work"},
-    "fsspec": {"toolkit.remote", "toolkit.preprocess"},
+    "fsspec": {"toolkit.storage", "toolkit.preprocess"},
     "torch.distributed": {"toolkit.engine", "toolkit.parallel", "toolkit.testing"},
 }
+
+INSIDE = {"toolkit.experiments": ("grid", "study", "report")}
+"""Folders of a package, of which each may know those before it."""
 
 EXCEPTIONS = {
     ("launchers/pretrain.py", f"toolkit.cli.exit_codes.{name}"): "both ways in map errors to exit codes by one table"
@@ -107,6 +108,13 @@ def _is_below(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
+def _folder(name: str, package: str) -> int:
+    """Place of a module among the folders of its package; -1 of what is in none of them."""
+    folders = INSIDE[package]
+    inside = name.removeprefix(f"{package}.").partition(".")[0]
+    return folders.index(inside) if inside in folders else -1
+
+
 def _violation(module: Module, found: Import) -> str | None:
     """Why a module may not import a name, or None."""
     package, target = module.package, _ours(found.name)
@@ -119,6 +127,9 @@ def _violation(module: Module, found: Import) -> str | None:
         if allowed is not None and top not in allowed and top not in sys.stdlib_module_names:
             return f"{package} uses {', '.join(sorted(allowed))} only"
         return None
+    if target == package and package in INSIDE:
+        own, theirs = (_folder(name, package) for name in (module.name, found.name))
+        return f"{INSIDE[package][own]} does not know {INSIDE[package][theirs]}" if -1 < own < theirs else None
     if package in UNLAYERED or target == package:
         return None
     if target == "toolkit" and package != "tokenization":
@@ -175,6 +186,8 @@ def test_exceptions_are_still_needed() -> None:
         ("toolkit.training.loop", "deepspeed", False),
         ("toolkit.training.loop", "toolkit.conversion.to_hf", False),
         ("toolkit.inspection.runs", "toolkit.training.loop", False),
+        ("toolkit.experiments.grid.plan", "toolkit.experiments.study.plan", False),
+        ("toolkit.experiments.report.program", "toolkit.experiments.study.plan", True),
         ("toolkit.inspection.runs", "toolkit.run.RunFolder", True),
         ("toolkit.training.loop", "toolkit.engine.Engine", True),
         ("toolkit.training.loop", "toolkit.__version__", True),

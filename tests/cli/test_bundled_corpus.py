@@ -6,8 +6,8 @@ import pytest
 
 from toolkit.core.errors import CorpusError
 from toolkit.data import Corpus
+from toolkit.preprocess.bundled import prepare_if_named
 from toolkit.run import load_run
-from toolkit.workflows.train import prepare_if_named
 
 
 def test_it_is_made_once_and_only_where_it_is_named(tmp_path, monkeypatch):

@@ -22,15 +22,15 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import shipped_folder
 from toolkit.core.signals import stop_signals_kept
 from toolkit.engine import gpus
-from toolkit.parallel.launcher import check_launcher, read_launcher, reserved_port
-from toolkit.run import RunFolder
-from toolkit.workflows import launch
-from toolkit.workflows.launch import (
+from toolkit.launching import launch
+from toolkit.launching.launch import (
     as_shells_say,
     devices_of_ranks,
     rank_command,
     what_is_left,
 )
+from toolkit.parallel.launcher import check_launcher, read_launcher, reserved_port
+from toolkit.run import RunFolder
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_launcher_takes_its_command(monkeypatch):
 def test_a_run_is_resolved_without_torch(tmp_path):
     """Importing it is most of what a command that has nothing to do would cost."""
     script = (
-        "import sys\nfrom toolkit.run.load import declare_run\nfrom toolkit.workflows import train\n"
+        "import sys\nfrom toolkit.run.load import declare_run\nfrom toolkit.launching import train\n"
         "train.resolve_run(declare_run(sys.argv[1]), ds_config=None, num_ranks=train.num_devices()).is_past(20)\n"
         "sys.exit('torch' in sys.modules)\n"
     )
@@ -169,7 +169,7 @@ def test_a_run_is_resolved_without_torch(tmp_path):
 def test_a_rank_that_fails_alone_says_why(tmp_path):
     launcher = shipped_folder("launchers") / "pretrain.py"
     code = (
-        "import runpy\nfrom toolkit.workflows import rank\nrank._SECONDS_FOR_RANK_0 = 0.1\n"
+        "import runpy\nfrom toolkit.launching import rank\nrank._SECONDS_FOR_RANK_0 = 0.1\n"
         f"runpy.run_path({str(launcher)!r}, run_name='__main__')"
     )
     words = ["-c", code, "--config", str(write_run(tmp_path)), "--set", f"data.train={tmp_path / 'nowhere'}"]

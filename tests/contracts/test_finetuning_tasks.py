@@ -25,8 +25,8 @@ from tests.support.stock_readers import READERS
 from tests.support.text import read_lines, write_lines
 from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import NonFiniteError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, Split, get_task, load_classifier, open_source, trainer
-from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "modernbert", "qwen3", "bert", "roberta")
 OLD = (

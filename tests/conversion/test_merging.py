@@ -19,9 +19,9 @@ from toolkit.checkpoint.read import ParameterState, open_checkpoint
 from toolkit.conversion import to_hf
 from toolkit.conversion.merging import merge
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import get_task
 from toolkit.inspection import inspect, verify
-from toolkit.workflows.finetune import finetune
 
 Make = Callable[..., Path]
 

@@ -13,8 +13,8 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.card import model_card
 from toolkit.conversion.forms import ExportForm
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import get_task
-from toolkit.workflows.finetune import finetune
 
 
 def _card(

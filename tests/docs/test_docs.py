@@ -23,6 +23,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
+from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid.cells import grid_cells
 from toolkit.experiments.grid.declaration import ReportSettings, load_grid
 from toolkit.experiments.study.declaration import load_study
@@ -40,7 +41,6 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run
 from toolkit.run.settings import RunSettings
 from toolkit.testing.models import MODEL_OPTIONS
-from toolkit.workflows.finetune import finetune
 
 _COMMANDS = importlib.import_module("toolkit.cli.main")._COMMANDS
 # Options of the launcher, of the batch system and of scripts, which the text names beside our own.

@@ -12,8 +12,8 @@ from toolkit.engine import gpus
 from toolkit.experiments.grid import workers
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.workers import GridJob
+from toolkit.launching.launch import devices_of_ranks
 from toolkit.work.ray import Resources, Setting
-from toolkit.workflows.launch import devices_of_ranks
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from tests.support.hf_encoders import save_encoder
 from tests.support.retrieval import write_beir
 from tests.support.text import write_lines
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Split, get_task
 from toolkit.finetuning.predict import predict
-from toolkit.workflows.finetune import finetune
 
 SQUAD = {"context": "w1 w2 w3", "question": "w1", "answers": {"text": ["w2"], "answer_start": [3]}}
 TABLES = {

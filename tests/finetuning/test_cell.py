@@ -7,9 +7,9 @@ from transformers import Trainer
 
 from tests.support.hf_encoders import save_encoder
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Keep, Split, open_source, prepare, run_cell
 from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 
 SETTINGS = SequenceClassificationSettings(learning_rate=1e-3, steps=4, batch_rows=2)
 

@@ -16,10 +16,10 @@ from transformers import (
 
 from tests.support.hf_encoders import CLS, EOS, PAD, plain_tokenizer, save_encoder
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning.encoder_source import longest_input, open_source
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 
 TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GPT_NEO = {

@@ -4,11 +4,11 @@ from transformers import PreTrainedTokenizerFast
 from tests.support.hf_encoders import save_encoder
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.named.datasets import DATASETS
 from toolkit.finetuning.protocol import split_training
 from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 
 
 def test_five_percent_are_cut_off_as_datasets_does_with_seed_42():

@@ -18,7 +18,7 @@ from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.sources.source import Format
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.writer.groups import recorded_names
-from toolkit.remote import objects, put
+from toolkit.storage import objects, put
 
 TEXTS = [f"text {number} " + "word " * (number % 50) for number in range(400)]
 

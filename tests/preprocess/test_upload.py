@@ -12,7 +12,7 @@ from toolkit.data import Corpus
 from toolkit.data.corpus.manifest import CorpusManifest
 from toolkit.preprocess import upload
 from toolkit.preprocess.upload import write_to
-from toolkit.remote import ShardCache, put
+from toolkit.storage import ShardCache, put
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 URL = "memory://bucket/corpus"

@@ -81,8 +81,8 @@ def split_files(family: str, data: Path, scratch: Path) -> dict[str, Path]:
 
 def run_cell(key: Row, folder: str, files: dict[str, Path], scratch: Path) -> Row:
     """One cell; its key and its scores."""
+    from toolkit.experiments.finetune import finetune
     from toolkit.finetuning import Initialization, get_task
-    from toolkit.workflows.finetune import finetune
 
     values = key["settings"] | {"seed": key["seed"], "learning_rate": key["learning_rate"]}
     result = finetune(

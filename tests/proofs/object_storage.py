@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.remote import put
+from toolkit.storage import put
 
 BUCKET = "s3://bucket"
 # With its objects before its port is open: one who looks in between would find a storage that has lost them.

@@ -18,7 +18,7 @@ from tests.support.runs import read_metrics, write_run
 from tests.support.text import sample_documents, tiny_tokenizer
 from tests.training.test_copying import compare_from
 from toolkit.core.files import hash_folder
-from toolkit.remote import list_objects, read
+from toolkit.storage import list_objects, read
 from toolkit.testing.corpora import random_documents, write_token_corpus
 
 pytestmark = [

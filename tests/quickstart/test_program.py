@@ -18,6 +18,7 @@ from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import SettingsError
 from toolkit.experiments.grid.cells import Score, grid_cells
 from toolkit.experiments.grid.folder import GridFolder
+from toolkit.experiments.report.pages.masked_words import MaskedWord, masked_words_section
 from toolkit.model.encoder import Encoder
 from toolkit.model.initialization import initialize_
 from toolkit.preprocess.program import preprocess
@@ -25,7 +26,6 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.quickstart import program, run_quickstart
 from toolkit.quickstart.introduction import Findings
 from toolkit.quickstart.steps import choose_steps
-from toolkit.report.pages.masked_words import MaskedWord, masked_words_section
 from toolkit.run import RunFolder, load_run
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
@@ -115,8 +115,8 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.setattr(program, "measure_choice", played.measure)
     monkeypatch.setattr(program, "run_grid", played.run_grid)
     # Drawing is most of the time that a page takes.
-    monkeypatch.setattr("toolkit.report.pages.html.draw", lambda *_: b"<svg/>")
-    monkeypatch.setattr("toolkit.report.program.draw", lambda *_: b"")
+    monkeypatch.setattr("toolkit.experiments.report.pages.html.draw", lambda *_: b"<svg/>")
+    monkeypatch.setattr("toolkit.experiments.report.program.draw", lambda *_: b"")
     return played
 
 

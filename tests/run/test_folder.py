@@ -13,12 +13,12 @@ from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import hash_folder
 from toolkit.inspection.runs import run_views
+from toolkit.launching.launch import what_is_left
+from toolkit.launching.train import is_complete
 from toolkit.run import load_run
 from toolkit.run.continuation import find_continuation
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_run, to_toml
-from toolkit.workflows.launch import what_is_left
-from toolkit.workflows.train import is_complete
 
 
 @contextmanager

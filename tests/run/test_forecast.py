@@ -11,6 +11,7 @@ import pytest
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
+from toolkit.launching.train import show_run
 from toolkit.model.encoder import Encoder
 from toolkit.model.flops import training_flops
 from toolkit.run import division, run_presets
@@ -19,7 +20,6 @@ from toolkit.run.data import open_run_data
 from toolkit.run.division import divide_run, divide_smaller, fit_main_memory, main_memory
 from toolkit.run.forecast import Machines, forecast, forecast_here
 from toolkit.run.load import declare_run
-from toolkit.workflows.train import show_run
 
 
 def test_parameters_steps_and_disk(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import SettingsError
+from toolkit.experiments.report import write_report
 from toolkit.inspection.runs import run_views
-from toolkit.report import write_report
 from toolkit.run import RunFolder, load_run
 from toolkit.run.identity import snapshot
 from toolkit.run.load import to_toml

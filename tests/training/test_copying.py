@@ -14,12 +14,12 @@ from toolkit.checkpoint.manifest import manifest_bytes
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.checkpoint.retention import CheckpointSettings, drop_moments
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
-from toolkit.remote import objects
 from toolkit.run import remote_checkpoints
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import declare_run
 from toolkit.run.remote_checkpoints import RemoteCheckpoint, copy_checkpoint
 from toolkit.run.resolve import resolve_run
+from toolkit.storage import objects
 from toolkit.training.copying import CopyHook
 from toolkit.training.hooks import RetentionHook
 from toolkit.training.run_state import RunState

@@ -17,6 +17,7 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.merging import merge
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.launching.train import show_run
 from toolkit.model import ModelSettings
 from toolkit.model.growth import Growth
 from toolkit.preprocess.program import preprocess
@@ -30,7 +31,6 @@ from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
-from toolkit.workflows.train import show_run
 
 
 def _checkpoint(folder: Path, step: int) -> Path:

@@ -12,8 +12,8 @@ def command(
 ) -> None:
     """Compare what all ranks of a run find, and try a collective and a step; exit code 2 where something is wrong."""
     from toolkit.engine.gpus import num_devices
+    from toolkit.launching.launch import launch_ranks
     from toolkit.run.load import declare_run
-    from toolkit.workflows.launch import launch_ranks
 
     # A mistake in the run file is told once, before there are ranks.
     declare_run(run, overrides or [])

@@ -70,8 +70,8 @@ def command(
     """
     given = {key: value for key, value in locals().items() if key in _OPTIONS + _OF_TABLES} | {"learning_rate": lr}
     from toolkit.core.console import console
+    from toolkit.experiments.finetune import finetune
     from toolkit.finetuning import get_task
-    from toolkit.workflows.finetune import finetune
 
     if task in UNTRAINED:
         raise SettingsError(f"{task} trains nothing. Score the model: toolkit score {model} --pairs FILE --output DIR")

@@ -94,7 +94,7 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     from toolkit.preprocess.program import made_before, preprocess
     from toolkit.preprocess.summary import notes, summary_table
     from toolkit.preprocess.upload import write_to
-    from toolkit.remote import is_url
+    from toolkit.storage import is_url
 
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()

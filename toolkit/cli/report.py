@@ -28,6 +28,6 @@ def command(
     ] = None,
 ) -> None:
     """Write tables with intervals and tests, figures, and report.html from finished grids and runs."""
-    from toolkit.report import write_report
+    from toolkit.experiments.report import write_report
 
     write_report(folders, output=output, baseline=baseline)

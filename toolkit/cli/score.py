@@ -27,7 +27,7 @@ def command(
     """Score minimal pairs, zero-shot: accuracy of a language model, in all and of each paradigm."""
     settings = settings_from(MinimalPairsSettings, {"form": form, "threads": threads})
     from toolkit.core.console import columns, console
-    from toolkit.workflows.finetune import finetune
+    from toolkit.experiments.finetune import finetune
 
     result = finetune("pairs", model, test=pairs, output=output, settings=settings)
     front = "" if result.front is None else f", {result.front} in front"

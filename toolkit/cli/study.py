@@ -91,6 +91,6 @@ def _check_modes(given: dict[str, object], only: object, as_json: bool, device: 
 
 def _report(folder: Path) -> None:
     # What it imports takes seconds.
-    from toolkit.report import write_report
+    from toolkit.experiments.report import write_report
 
     write_report([folder])

@@ -45,7 +45,7 @@ def command(
         # What ranks inherit, and what the choice of a dtype is measured with.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     if dry_run:
-        from toolkit.workflows.train import show_run
+        from toolkit.launching.train import show_run
 
         show_run(
             run, overrides or [], ds_config=ds_config, num_procs=num_procs, device=device, mfu=mfu, job_hours=job_hours
@@ -54,13 +54,13 @@ def command(
     if device:
         raise SettingsError("--device and --job-hours are for planning. Add --dry-run, or leave them out.")
     from toolkit.core.console import survive_lost_output
-    from toolkit.workflows.stop_signals import EarlyStop, nothing_saved
+    from toolkit.launching.stop_signals import EarlyStop, nothing_saved
 
     survive_lost_output()
     try:
         # Before the imports of the next line, which take seconds.
         with EarlyStop() as is_stopped:
-            from toolkit.workflows.train import train_run
+            from toolkit.launching.train import train_run
 
             code = train_run(
                 run, overrides or [], ds_config=ds_config, num_procs=num_procs, until=until, is_stopped=is_stopped

@@ -19,5 +19,6 @@ program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person
 upload.py            a corpus for object storage
 adoption.py          Megatron's shard files as they are -> a corpus
+bundled.py           the quickstart's corpora
 tokenizer_training.py  the same sources -> a tokenizer
 """

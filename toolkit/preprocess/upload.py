@@ -18,7 +18,7 @@ from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import CorpusManifest
 from toolkit.preprocess.writer.folder import already_finished
 from toolkit.preprocess.writer.groups import is_unfinished
-from toolkit.remote import is_url, list_objects, modified, put, read
+from toolkit.storage import is_url, list_objects, modified, put, read
 
 _Result = TypeVar("_Result")
 

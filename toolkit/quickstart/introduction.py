@@ -12,18 +12,18 @@ import numpy as np
 from toolkit.core.errors import UserError
 from toolkit.core.machine import processor_name
 from toolkit.experiments.grid.cells import Score
+from toolkit.experiments.report.pages.html import pairs_table
+from toolkit.experiments.report.pages.masked_words import masked_words_section, predict_masked_words
+from toolkit.experiments.report.pages.page import Introduction
 from toolkit.model.parameters import parameter_counts
 from toolkit.objectives.schedule import Phase
-from toolkit.report.pages.html import pairs_table
-from toolkit.report.pages.masked_words import masked_words_section, predict_masked_words
-from toolkit.report.pages.page import Introduction
+from toolkit.preprocess.bundled import QUICKSTART_DATA
 from toolkit.run import RunFolder
 from toolkit.run.data import RunData, open_run_data
 from toolkit.run.load import read_resolved
 from toolkit.run.metrics import read_lines
 from toolkit.run.settings import RunSettings
 from toolkit.training.batching import EvaluationBatches
-from toolkit.workflows.train import QUICKSTART_DATA
 
 _SENTENCES = (
     ("The film was released in the United", " States", " in 1998."),

@@ -21,14 +21,15 @@ from toolkit.engine.gpus import visible_gpus
 from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.program import run_grid
+from toolkit.experiments.report import write_report
+from toolkit.experiments.report.output_folder import PAGE
+from toolkit.launching.train import train_run
+from toolkit.preprocess.bundled import QUICKSTART_DATA, prepare_bundled_corpus
 from toolkit.quickstart.introduction import Findings
 from toolkit.quickstart.steps import StepChoice, measure_choice
-from toolkit.report import write_report
-from toolkit.report.output_folder import PAGE
 from toolkit.run import RunFolder
 from toolkit.run.data import open_run_data
 from toolkit.run.load import declare_run, load_run
-from toolkit.workflows.train import QUICKSTART_DATA, prepare_bundled_corpus, train_run
 
 _PRESET, _DS_CONFIG, _RANKS = "quickstart", "zero2", 2
 _COMPARISON, _COMPARISON_SCHEDULE = "mlm-only", 'schedule=[{objective = "mlm", fraction = 1.0}]'

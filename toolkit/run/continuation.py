@@ -18,7 +18,6 @@ from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth
-from toolkit.remote import is_url
 from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
 from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared_run import DeclaredRun
@@ -32,6 +31,7 @@ from toolkit.run.identity import (
 )
 from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.settings import RunSettings
+from toolkit.storage import is_url
 
 _WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "

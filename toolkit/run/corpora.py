@@ -10,9 +10,9 @@ from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.model.config import padded_vocabulary
 from toolkit.parallel.launcher import read_launcher
-from toolkit.remote import ShardCache, is_url
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.settings import RunFolderSettings
+from toolkit.storage import ShardCache, is_url
 
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
 """What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""

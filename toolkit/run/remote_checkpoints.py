@@ -16,10 +16,10 @@ from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import atomic_directory, cache_folder
 from toolkit.core.locks import locked_file
-from toolkit.remote import download, list_objects, put, read, remove
 from toolkit.run.comparison import check_same_run
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import saved_settings
+from toolkit.storage import download, list_objects, put, read, remove
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.core.types import AttentionKind
 from toolkit.data import Corpus, DataSettings, open_rows
+from toolkit.experiments.report.figures.drawing import draw
+from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series
 from toolkit.model import Encoder, ModelSettings
-from toolkit.report.figures.drawing import draw
-from toolkit.report.figures.pictures import Panel, Picture, Point, Series
 
 _BATCH_ROWS = 4
 Logits = Callable[[Tensor], Tensor]

@@ -14,6 +14,7 @@ from toolkit.checkpoint.manifest import read_manifest
 from toolkit.checkpoint.retention import drop_moments
 from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid.cells import Diverged
 from toolkit.experiments.grid.declaration import PAPER_RATES, ModelEntry, load_grid
 from toolkit.experiments.grid.inputs import HubAccess, ResolvedModel, resolve_model
@@ -21,7 +22,6 @@ from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import show_grid
 from toolkit.finetuning import Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset
-from toolkit.workflows.finetune import finetune
 
 
 def test_an_item_has_the_seed_and_the_rate_of_its_cell(tmp_path: Path) -> None:

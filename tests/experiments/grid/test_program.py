@@ -13,6 +13,7 @@ from transformers import Trainer
 from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
 from toolkit.cli import main
+from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
 from toolkit.experiments.grid.declaration import load_grid
@@ -20,7 +21,6 @@ from toolkit.experiments.grid.plan import GridPlan
 from toolkit.finetuning import Initialization, get_task
 from toolkit.work.claims import Claims, work_on
 from toolkit.work.start import ExecutorKind
-from toolkit.workflows.finetune import finetune
 
 END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
 

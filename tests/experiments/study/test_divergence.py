@@ -9,11 +9,11 @@ import pytest
 from tests.experiments.study.test_plan import planned, write_study
 from tests.support.grids import write_data
 from tests.support.runs import write_run
+from toolkit.experiments.report.compare.score_tables import study_table
+from toolkit.experiments.report.read.study import read_study
 from toolkit.experiments.study import program
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import open_study, run_study
-from toolkit.report.compare.score_tables import study_table
-from toolkit.report.read.study import read_study
 from toolkit.run.folder import RunFolder
 from toolkit.testing.distributed import run_distributed
 

@@ -11,9 +11,9 @@ from tests.experiments.study.test_plan import write_study
 from tests.support.runs import write_run
 from toolkit.cli.study import command
 from toolkit.core.errors import SettingsError
+from toolkit.experiments.report.read.study import read_study
 from toolkit.experiments.study.plan import StudyPlan
 from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
-from toolkit.report.read.study import read_study
 from toolkit.run.load import declare_run
 
 

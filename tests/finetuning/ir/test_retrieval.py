@@ -10,12 +10,12 @@ from tests.support.hf_encoders import EOS, WORDS, save_encoder
 from tests.support.retrieval import word_collection, write_beir
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Split, open_source
 from toolkit.finetuning.inputs import encode_texts, framed_source, paper_inputs, paper_length
 from toolkit.finetuning.ir.embedding import new_embedder, search
 from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.task import Retrieval, RetrievalSettings
-from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
 QUICK = RetrievalSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)

@@ -11,8 +11,8 @@ from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.old_readers import check_by_old_rules
 from tests.support.retrieval import word_collection
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning.ir.task import RetrievalSettings
-from toolkit.workflows.finetune import finetune
 
 TEXTS = ["w1", "w2 W3 w4", " ".join(WORDS)]
 

@@ -12,12 +12,12 @@ from tests.support.hub_server import HubServer
 from tests.support.named_repositories import CONLL_LABELS, NUM_TRAIN, write_repositories
 from toolkit.cli.finetune import help_sections
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import FinetuningSettings, Split, get_task
 from toolkit.finetuning.named.datasets import DATASETS, NamedDataset, named_dataset
 from toolkit.finetuning.named.hub_rows import Hub, HubRows
 from toolkit.finetuning.named.published_forms import ClassifiedTexts, ClozeQuestions, TaggedWords, table_of
 from toolkit.finetuning.protocol import split_training
-from toolkit.workflows.finetune import finetune
 
 # What the client reads of its environment, it reads when it is imported: hence a process apart, and one for all.
 PROGRAM = """

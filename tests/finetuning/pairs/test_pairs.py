@@ -29,20 +29,20 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.weights import settings_of
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid import program
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import run_grid, show_grid
+from toolkit.experiments.report.program import write_report
 from toolkit.finetuning import get_task, open_source
 from toolkit.finetuning.pairs import likelihood
 from toolkit.model import Encoder, initialize_
 from toolkit.model.families import family_of
-from toolkit.report.program import write_report
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 from toolkit.work.claims import work_on
-from toolkit.workflows.finetune import finetune
 
 BLIMP = (
     '{"sentence_good": "Who should Derek hug after shocking Richard?", "sentence_bad": "Who should Derek hug Richard '

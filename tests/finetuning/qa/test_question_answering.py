@@ -13,13 +13,13 @@ from transformers import (
 from tests.finetuning.qa.test_squad import write_record
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.text import read_lines
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import get_task
 from toolkit.finetuning.encoder_source import open_source
 from toolkit.finetuning.qa.answers import best_span
 from toolkit.finetuning.qa.squad import Answer, Question
 from toolkit.finetuning.qa.task import PaperQuestionAnswering, QuestionAnswering, QuestionAnsweringSettings, Questions
 from toolkit.finetuning.settings import Split
-from toolkit.workflows.finetune import finetune
 
 SETTINGS = QuestionAnsweringSettings(learning_rate=1e-2, seed=3, steps=40, batch_rows=16, window_overlap=8)
 QUICK = SETTINGS.model_copy(update={"learning_rate": 1e-3, "steps": 2, "batch_rows": 4})

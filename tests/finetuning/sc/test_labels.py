@@ -13,11 +13,11 @@ from sklearn import metrics
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.text import read_lines, write_lines
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Split, get_task, load_classifier
 from toolkit.finetuning.sc.examples import Example, read_number, read_set
 from toolkit.finetuning.sc.labels import NumberLabels, SetLabels
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 
 TRAINED = {"learning_rate": 1e-2, "steps": 60, "batch_rows": 16, "seed": 3}
 

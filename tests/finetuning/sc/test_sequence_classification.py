@@ -7,9 +7,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, EuroBert
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.text import read_lines, write_lines
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, load_classifier
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
-from toolkit.workflows.finetune import finetune
 
 FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
 QUICK = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)

@@ -13,11 +13,11 @@ from tests.support.hf_encoders import WORDS, plain_tokenizer, save_encoder, temp
 from tests.support.subword_tokenizers import subword_tokenizer
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
+from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, Split, open_source
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.tc.tag_schemes import TagScheme, entities_of, rewritten, sentence_macro_f1
 from toolkit.finetuning.tc.task import TokenClassification
-from toolkit.workflows.finetune import finetune
 
 Settings = TokenClassification.Settings
 SETTINGS = Settings(learning_rate=2e-2, seed=3, steps=60, batch_rows=16)

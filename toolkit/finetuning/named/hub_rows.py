@@ -16,7 +16,7 @@ from toolkit.core.console import progress, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
 from toolkit.finetuning.ir.beir import read_json_lines
-from toolkit.hub import Snapshot, dataset_snapshot, hub_errors
+from toolkit.storage.hub import Snapshot, dataset_snapshot, hub_errors
 from toolkit.tables import iterate_rows, read_table
 
 PARQUET_COPY = "refs/convert/parquet"

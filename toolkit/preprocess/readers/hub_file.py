@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from tokenization.hub import endpoint, with_retries
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.hub import hub_errors
 from toolkit.preprocess.readers.ranges import RangedFile
 from toolkit.preprocess.sources.source import Source
+from toolkit.storage.hub import hub_errors
 
 _WAITS_SECONDS = (0.5, 1, 2, 4, 8)
 _KEPT = "what is finished is kept"

@@ -18,7 +18,7 @@ from toolkit.preprocess.readers.ranges import ranged
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.readers.streams import errors_naming, open_file, remote_file
 from toolkit.preprocess.sources.source import Source
-from toolkit.remote import is_url
+from toolkit.storage import is_url
 
 if TYPE_CHECKING:
     import pyarrow as pa

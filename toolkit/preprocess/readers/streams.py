@@ -14,7 +14,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import quoted
 from toolkit.preprocess.readers.ranges import RangedFile, ranged
 from toolkit.preprocess.sources.source import Compression, Format, Source
-from toolkit.remote import Object, is_url, list_objects, read
+from toolkit.storage import Object, is_url, list_objects, read
 
 _CODECS = {Compression.GZIP: "gzip", Compression.ZSTD: "zstd", Compression.BZIP2: "bz2", Compression.XZ: "xz"}
 _Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor

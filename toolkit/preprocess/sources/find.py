@@ -31,7 +31,7 @@ from toolkit.preprocess.sources.source import (
     report_splits,
 )
 from toolkit.preprocess.sources.walk import each_once, matches, status_of, walk
-from toolkit.remote import is_url, list_objects
+from toolkit.storage import is_url, list_objects
 
 
 def find_sources(

@@ -12,7 +12,6 @@ from typing import Any
 from tokenization.hub import HubName, endpoint
 from toolkit.core.errors import UserError
 from toolkit.core.text import first_few
-from toolkit.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
 from toolkit.preprocess.sources.source import (
     OTHER_KIND,
     Format,
@@ -23,6 +22,7 @@ from toolkit.preprocess.sources.source import (
     report_left_out,
     split_of,
 )
+from toolkit.storage.hub import TIMEOUT_SECONDS, dataset_snapshot, hub_errors, list_with_retries
 
 _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30

@@ -1,0 +1,148 @@
+"""Tables of a report, as values: `formats` writes them as Markdown, LaTeX and CSV, and `page` as HTML."""
+
+import csv
+import io
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from toolkit.core.text import counted
+from toolkit.experiments.report.compare.levels import Level, ScoreRow
+from toolkit.experiments.report.compare.statistics import Estimate
+from toolkit.experiments.report.read.completeness import MissingReason, missing_summary
+from toolkit.experiments.report.read.results import Results
+from toolkit.experiments.report.read.tasks import TaskInfo
+
+_SCORES_HEAD = ("model", "task", "kind", "metric", "learning_rate", "seeds", "mean", "std", "low", "high")
+_LONGEST_MESSAGE = 160
+
+
+@dataclass(frozen=True)
+class MeanScore:
+    """A cell that holds a mean of a row: of one task of a model, or of several tasks or models (`task` is None)."""
+
+    estimate: Estimate
+    row: str
+    task: str | None = None
+    marks: str = ""
+    """Signs behind it that the table's remarks explain."""
+
+    @property
+    def is_reference(self) -> bool:
+        """True for a number to compare with, which is the mean of no runs."""
+        return not self.estimate.nums
+
+
+TableCell = str | float | int | bool | MeanScore | None
+"""None is shown as a dash: there is nothing to tell."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; scores are fractions, and written in percent."""
+
+    name: str
+    """Of its files."""
+    title: str
+    note: str
+    """What the numbers are, in sentences."""
+    head: tuple[str, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+    num_names: int = 1
+    """Leading columns that name the row."""
+    decimals: dict[str, int] = field(default_factory=dict)
+    """Of columns of plain numbers, by heading; others are written as they are."""
+    remarks: str = ""
+    """What holds for these rows and columns alone, in sentences."""
+
+    @property
+    def scores(self) -> Iterator[MeanScore]:
+        """All that are means of runs."""
+        return (cell for row in self.rows for cell in row if isinstance(cell, MeanScore) and not cell.is_reference)
+
+    @cached_property
+    def nums(self) -> set[int]:
+        """Numbers of seeds that scores of a data set are over."""
+        return {num for score in self.scores for num in score.estimate.nums}
+
+    def best(self, column: int) -> float | None:
+        """Highest mean of a column of at least two scores."""
+        cells = [row[column] for row in self.rows]
+        means = [cell.estimate.mean for cell in cells if isinstance(cell, MeanScore) and not cell.is_reference]
+        return max(means) if len(means) > 1 else None
+
+    def is_best(self, cell: TableCell, column: int) -> bool:
+        """True for a mean of runs that no other of its column exceeds."""
+        return isinstance(cell, MeanScore) and not cell.is_reference and cell.estimate.mean == self.best(column)
+
+    def seeds_text(self, score: MeanScore) -> str:
+        """'3 seeds', '1 to 5 seeds'; empty where all scores of the table have as many, and an interval."""
+        nums = score.estimate.nums
+        if not nums or (len(self.nums) == 1 and score.estimate.interval is not None):
+            return ""
+        return counted(nums[0], "seed") if len({*nums}) == 1 else f"{min(nums)} to {max(nums)} seeds"
+
+
+def scores_csv(results: Results) -> str:
+    """`scores.csv`: a line for each model and task, scores as fractions, the t interval."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_SCORES_HEAD)
+    for model, task in sorted(results.rates):
+        cells = results.chosen(model, task)
+        row = ScoreRow(model, {}, {task: {cell.seed: cell.main for cell in cells}})
+        info = TaskInfo(task, cells[0].kind, cells[0].metric)
+        found = row.estimate([info])
+        assert found is not None
+        limits = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
+        head = (model, task, info.kind, info.metric, results.rates[model, task], len(cells))
+        writer.writerow((*head, found.mean, found.std, *limits))
+    return text.getvalue()
+
+
+def rates_table(results: Results, models: Level) -> Table:
+    """The chosen learning rate of each model and task, and how many others are not finished."""
+    head = ("model", *(task.name for task in results.tasks))
+    rows = tuple((row.name, *(_rate(results, row.name, task.name) for task in results.tasks)) for row in models.rows)
+    note = "The rate with the best mean validation score over seeds; of equal ones the smallest."
+    if any(isinstance(cell, str) for row in rows for cell in row[1:]):
+        note += " A rate is unfinished where a run has failed or not run: it cannot be chosen, and might have been."
+    return Table("learning-rates", "Chosen learning rates", note, head, rows)
+
+
+def _rate(results: Results, model: str, task: str) -> TableCell:
+    rate, unfinished = results.rates.get((model, task)), results.unfinished_rates.get((model, task), ())
+    return f"{rate:g} ({counted(len(unfinished), 'rate')} unfinished)" if rate is not None and unfinished else rate
+
+
+def missing_table(results: Results) -> Table | None:
+    """Runs without a result, a row for those of one learning rate and reason; None where none is missing."""
+    groups: dict[tuple[str, str, float, MissingReason], list[tuple[int, str]]] = {}
+    for one in results.missing:
+        key = (*one.cell.group, one.cell.learning_rate, one.reason)
+        groups.setdefault(key, []).append((one.cell.seed, one.message))
+    if not groups:
+        return None
+    rows = list[tuple[TableCell, ...]]()
+    for (model, task, rate, reason), found in groups.items():
+        message = textwrap.shorten(found[0][1], _LONGEST_MESSAGE, placeholder=" ...")
+        rows.append((model, task, rate, ", ".join(str(seed) for seed, _ in found), reason.value, message))
+    note = f"{missing_summary(results.missing)}. A learning rate can be chosen where all its seeds have a result."
+    head = ("model", "data set", "learning rate", "seeds", "reason", "message")
+    return Table("missing-runs", "Runs without a result", note, head, tuple(rows), num_names=len(head))
+
+
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """Names of files, each its own: parts that others chose may make them alike."""
+    found: dict[str, str] = {}
+    for given in names:
+        free = (given, *(f"{given}-{number}" for number in range(2, len(found) + 2)))
+        name = next(name for name in free if name.lower() not in found)
+        found[name.lower()] = name
+    return [*found.values()]
+
+
+def slug(text: str) -> str:
+    """A name that others chose, as part of a file's name."""
+    return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in text).strip(".-") or "unnamed"

@@ -1,0 +1,99 @@
+"""Figures of scores against labels of models: numbers such as the CLM share, sizes such as `610m`, and texts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.core.text import first_few
+from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, family_name
+from toolkit.experiments.report.compare.statistics import estimate
+from toolkit.experiments.report.compare.tables import slug
+from toolkit.experiments.report.figures.lines import OTHERS, Axis, axes_of, lines_of
+from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
+from toolkit.experiments.report.read.labels import MASK_RATIO, title_of
+from toolkit.experiments.report.read.tasks import TaskInfo
+
+# Between points of one category that belong to different lines.
+_STEP_ASIDE = 0.12
+_VARIED = (MASK_RATIO,)
+"""Labels of which a figure shows the differences from each line's mean too."""
+
+
+def label_pictures(level: Level) -> list[Picture]:
+    """Family scores against each axis of a level."""
+    return [picture for axis in axes_of(level) for picture in _pictures(level, axis)]
+
+
+def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
+    lines, file = lines_of(level, axis.name), slug(axis.name).replace("_", "-")
+    without = [row.name for row in level.rows if axis.name not in row.labels]
+    title = title_of(axis.name)
+    caption = f"bars: 95 % t intervals over {level.seeds}."
+    if without:
+        caption += f" Not drawn, as they have no {title}: {first_few(without)}."
+    if any(row.seeds is Seeds.NONE for members in lines.values() for row in members):
+        caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
+    panels = tuple(_panels(level, axis, lines, varied=False))
+    picture = Picture(
+        name=f"{level.name}-by-{file}",
+        title=f"Score by {title}",
+        caption=f"Mean test score of each family's data sets; {caption}{floor_sentence(panels)}",
+        x_label=title,
+        panels=panels,
+        is_log=axis.is_log,
+        ticks=axis.ticks,
+    )
+    if picture.panels:
+        yield picture
+    if picture.panels and axis.name in _VARIED and len(lines) > 1:
+        yield replace(
+            picture,
+            name=f"{level.name}-variation-by-{file}",
+            title=f"Variation of the score with the {title}",
+            caption=f"Score minus the mean of its line, seed by seed; {caption}",
+            panels=tuple(_panels(level, axis, lines, varied=True)),
+        )
+
+
+def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[ScoreRow]], *, varied: bool) -> Iterator[Panel]:
+    """A panel for each family: of its scores, or of their differences from the mean of each line."""
+    make_points, y_label = (_variation_points, "difference (points)") if varied else (_score_points, "test score (%)")
+    for kind, tasks in level.families.items():
+        # What is on no line has no mean of its line.
+        shown = {name: rows for name, rows in lines.items() if not (varied and name == OTHERS)}
+        points = {name: list(make_points(rows, tasks, axis)) for name, rows in shown.items()}
+        if series := _series(points, axis):
+            yield Panel(family_name(kind), series, y_label, floor=None if varied else floor_of(tasks))
+
+
+def _score_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
+    for row in rows:
+        if (found := row.estimate(tasks)) is not None:
+            yield Point.of(axis.places[row.labels[axis.name]], found)
+
+
+def _variation_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
+    """The difference of each row from the rows' mean, over the seeds that all have."""
+    scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
+    known = [row for row in rows if row.estimate(tasks) is not None]
+    shared = set[Label].intersection(*map(set, scores)) if len(scores) > 1 else set[Label]()
+    if shared:
+        seeds = sorted(shared, key=str)
+        means = {seed: sum(each[seed] for each in scores) / len(scores) for seed in seeds}
+        for row, own in zip(known, scores, strict=True):
+            found = estimate([[own[seed] - means[seed] for seed in seeds]])
+            yield Point.of(axis.places[row.labels[axis.name]], found)
+
+
+def _series(points: Mapping[str, Sequence[Point]], axis: Axis) -> tuple[Series, ...]:
+    """A series for each line that has points; side by side where they share the places of categories."""
+    found = []
+    middle = (len(points) - 1) / 2
+    for color, (name, given) in enumerate(points.items()):
+        aside = _STEP_ASIDE * (color - middle) if axis.is_category else 0.0
+        placed = tuple(replace(point, x=point.x + aside) for point in sorted(given, key=lambda point: point.x))
+        # Rows that other labels tell apart share a place on the axis: a line through them would say nothing.
+        is_line = name != OTHERS and not axis.is_category and len({point.x for point in placed}) == len(placed)
+        if placed:
+            found.append(Series(name, placed, color, is_line))
+    return tuple(found)

@@ -1,0 +1,97 @@
+"""Axes and lines of a figure, as `[report]` of a grid file names them: places of values, and rows of a line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolkit.experiments.grid.declaration import Label
+from toolkit.experiments.report.compare.levels import Level, ScoreRow, varying_labels
+from toolkit.experiments.report.figures.pictures import Ticks
+from toolkit.experiments.report.read.labels import (
+    FLOPS,
+    RUN,
+    SEED,
+    STEP,
+    TOKENS,
+    distinguishing,
+    names_after,
+    order_of,
+    places_of,
+    quantity,
+)
+
+_LOG_FROM = 30.0
+OTHERS = "others"
+"""Name of rows that have no line to be on."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A label as an axis: the place of each of its values."""
+
+    name: str
+    places: Mapping[Label, float]
+    is_category: bool
+
+    @property
+    def is_log(self) -> bool:
+        """True if a logarithmic axis shows the places better; that of sizes always, which are multiples."""
+        places = self.places.values()
+        is_wide = min(places) > 0 and (self.ticks is not None or max(places) / min(places) >= _LOG_FROM)
+        return is_wide and not self.is_category
+
+    @property
+    def ticks(self) -> Ticks | None:
+        """Names of the places; None where all are numbers."""
+        if not any(isinstance(value, str | bool) for value in self.places):
+            return None
+        return tuple(sorted({place: str(value) for value, place in self.places.items()}.items()))
+
+
+def axes_of(level: Level) -> list[Axis]:
+    """The axes of a level's figures: those that have several values, all numbers or sizes, or all texts."""
+    found = (_axis(level, name) for name in level.shown.x if name != SEED)
+    return [axis for axis in found if axis is not None]
+
+
+def _axis(level: Level, name: str) -> Axis | None:
+    places = places_of((row.labels[name] for row in level.rows if name in row.labels), level.shown.order)
+    is_category = any(quantity(value) is None for value in places)
+    if len(set(places.values())) < 2 or (is_category and not all(isinstance(value, str | bool) for value in places)):
+        return None
+    return Axis(name, places, is_category)
+
+
+def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
+    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines.
+
+    Checkpoints of runs, drawn along their training, have a line for each run. A row without a label that others have (a
+    pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are together, as `OTHERS`.
+    """
+    rows = [row for row in level.rows if axis in row.labels]
+    along_runs = axis in (STEP, TOKENS, FLOPS) and any(RUN in row.labels for row in rows)
+    chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN}
+    names = [name for name in varying_labels(rows) if name in chosen - {axis, SEED}]
+    keys = {id(row): tuple(row.labels.get(name) for name in names) for row in rows}
+    lines = [
+        key
+        for key in dict.fromkeys(keys.values())
+        if not any(_fits(key, other) for other in keys.values() if other != key)
+    ]
+    # By one label after the other; lines without it come last.
+    columns = [[key[index] for key in keys.values()] for index in range(len(names))]
+    places = [places_of((value for value in column if value is not None), level.shown.order) for column in columns]
+    lines.sort(key=lambda key: order_of(key, places))
+    members = {key: [row for row in rows if _fits(keys[id(row)], key)] for key in lines}
+    alone = [key for key in lines if len({row.labels[axis] for row in members[key]}) == 1]
+    if 1 < len(alone) < len(lines):
+        lines = [key for key in lines if key not in alone]
+    groups = [dict(zip(names, key, strict=True)) for key in lines]
+    titles = names_after(groups, distinguishing(groups))
+    others = [row for key in alone if key not in lines for row in members[key]]
+    return {title: members[key] for title, key in zip(titles, lines, strict=True)} | (
+        {OTHERS: others} if others else {}
+    )
+
+
+def _fits(key: tuple[Label | None, ...], line: tuple[Label | None, ...]) -> bool:
+    return all(value in (None, wanted) for value, wanted in zip(key, line, strict=True))

@@ -1,0 +1,163 @@
+"""Contents of figures, as values: panels of series. `drawing` makes SVG and PDF of them."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.experiments.report.compare.statistics import Estimate
+from toolkit.experiments.report.read.runs import RunCurves
+from toolkit.experiments.report.read.study import StudyModel
+from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
+
+_NATS = "loss (nats per token)"
+# Of a study's picture: widths of lines, and the colour of what belongs to no objective.
+_STABLE, _DECAY, _FORK = 4.0, 1.6, 0.8
+_GREY = 5
+Ticks = tuple[tuple[float, str], ...]
+"""Places on an axis that have names."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value and how far its error bar reaches, which may be nowhere."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, x: float, found: Estimate) -> "Point":
+        """A score in percent with its t interval."""
+        limits = (None, None) if (t := found.interval) is None else (100 * t.low, 100 * t.high)
+        return cls(x, 100 * found.mean, *limits)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or points that no line connects; `color` is an index into the palette, the same in all panels."""
+
+    label: str
+    points: tuple[Point, ...]
+    color: int
+    is_line: bool = True
+    width: float | None = None
+    """Of the line; None: as other lines."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A coordinate system; `marks` are positions of vertical lines."""
+
+    title: str
+    series: tuple[Series, ...]
+    y_label: str
+    marks: tuple[float, ...] = ()
+    floor: float | None = None
+    """Value of the best answer that reads no text: a dashed line, unless it is far below all others."""
+    rows: Ticks | None = None
+    """Names on the y axis, each with room for its text; None: numbers."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure; `name` is that of its files."""
+
+    name: str
+    title: str
+    caption: str
+    x_label: str
+    panels: tuple[Panel, ...]
+    is_log: bool = False
+    has_points: bool = True
+    ticks: Ticks | None = None
+    """Names on the x axis; None: numbers."""
+
+
+def floor_sentence(panels: Sequence[Panel]) -> str:
+    """A sentence for the caption of panels, of which some may have a floor."""
+    has_floor = any(panel.floor is not None for panel in panels)
+    return " Dashed, unless far below: the best answer that reads no text." if has_floor else ""
+
+
+def floor_of(tasks: Sequence[TaskInfo]) -> float | None:
+    """The `floor` of a panel of these data sets."""
+    found = majority_of(tasks)
+    return None if found is None else 100 * found
+
+
+def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | None = None) -> Picture | None:
+    """Losses of runs over their steps, with a line where the objective changes; None without runs.
+
+    `unigram`: cross-entropy of a unigram model on the held-out targets, by objective.
+    """
+    if not runs:
+        return None
+    marks = tuple(sorted({float(step) for run in runs for step in run.switches}))
+    training = tuple(
+        Series(run.title, tuple(Point(*pair) for pair in run.training), color) for color, run in enumerate(runs)
+    )
+    panels = [Panel("training batches", tuple(line for line in training if line.points), _NATS, marks)]
+    found = [key for run in runs for key in run.held_out]
+    names = dict.fromkeys(name for name, _ in found)
+    corpora = list(dict.fromkeys(corpus for _, corpus in found if corpus))
+    # Those of one run in one panel, to compare them; of several runs one in each, to compare the runs.
+    shares_panel = len(runs) == 1 < len(corpora)
+    groups = {"": [""]} | (
+        {", by corpus": corpora} if shares_panel else {f", {corpus}": [corpus] for corpus in corpora}
+    )
+    for which, group in groups.items():
+        for name in names:
+            floor = None if which else (unigram or {}).get(name)
+            lines = _held_out(runs, name, group)
+            panels.append(Panel(f"held out: {name.upper()}{which}", lines, _NATS, marks, floor=floor))
+    return Picture(
+        name="losses",
+        title="Pretraining losses",
+        caption="Cross-entropy in nats per target token; vertical lines: the objective changes."
+        + (" Dashed: the unigram baseline, each token by its frequency in the training text." if unigram else ""),
+        x_label="training step",
+        panels=tuple(panel for panel in panels if panel.series),
+        has_points=False,
+    )
+
+
+def _held_out(runs: Sequence[RunCurves], name: str, corpora: Sequence[str]) -> tuple[Series, ...]:
+    """A line for each run and corpus; those of several corpora have names and colours of their own."""
+    is_one = len(corpora) == 1
+    return tuple(
+        Series(
+            run.title if is_one else f"{run.title}, {corpus}",
+            tuple(Point(*pair) for pair in run.held_out[name, corpus]),
+            number if is_one else number + len(runs),
+        )
+        for number, (run, corpus) in enumerate(itertools.product(runs, corpora))
+        if (name, corpus) in run.held_out
+    )
+
+
+def study_picture(models: Sequence[StudyModel], *, name: str, title: str) -> Picture:
+    """A line for each model from the checkpoint that it begins from, in the colour of its objective."""
+    places = {model.name: -float(row) for row, model in enumerate(models)}
+    objectives = list(dict.fromkeys(segment.objective for model in models for segment in model.segments))
+    forks, segments, kept = list[Series](), list[Series](), list[Point]()
+    for model in models:
+        place = places[model.name]
+        if model.giver in places:
+            ends = (Point(model.fork, places[model.giver]), Point(model.fork, place))
+            forks.append(Series("", ends, _GREY, width=_FORK))
+        for segment in model.segments:
+            ends, color = (Point(segment.start, place), Point(segment.stop, place)), objectives.index(segment.objective)
+            segments.append(Series(segment.objective, ends, color, width=_DECAY if segment.decays else _STABLE))
+        kept += [Point(step, place) for step in model.kept]
+    # Dots lie on top.
+    series = (*forks, *segments, Series("checkpoint", tuple(kept), _GREY, is_line=False))
+    return Picture(
+        name=name,
+        title=title,
+        caption="A line is the steps that a model trains itself, from the checkpoint that it begins from; thin: the "
+        "learning rate decays; dots: checkpoints that are kept.",
+        x_label="training step",
+        panels=(Panel("", series, "", rows=tuple((place, model) for model, place in places.items())),),
+        has_points=False,
+    )

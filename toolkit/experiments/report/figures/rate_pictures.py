@@ -1,0 +1,152 @@
+"""Figures of scores against the learning rate of fine-tuning, and of their spread over rates and seeds."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.core.text import counted
+from toolkit.experiments.report.compare.levels import Level, family_name
+from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
+from toolkit.experiments.report.read.labels import OBJECTIVE, START, named_after
+from toolkit.experiments.report.read.results import Results
+from toolkit.experiments.report.read.tasks import TaskInfo
+
+_ByRate = Mapping[float, Mapping[int, float]]
+"""Scores of a model in percent by rate and seed."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Data sets of a family that were run at the same rates."""
+
+    title: str
+    tasks: tuple[TaskInfo, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def y_label(self) -> str:
+        return "test score (%)" if len(self.tasks) > 1 else f"test {self.tasks[0].metric} (%)"
+
+
+def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
+    """Test scores against the rate, and their spread over rates and seeds; none where no data set has several rates.
+
+    Lines are the values of the label `objective` (and `start`) where a row has it, otherwise rows. A model counts
+    where it was run at all rates of a panel; `members` names the models of each row.
+    """
+    lines = _lines(level, members)
+    curves: list[Panel] = []
+    spreads: list[Panel] = []
+    nums, nums_shared = set[int](), set[int]()
+    for group in _groups(results, level):
+        scores = {name: list(_scores(results, models, group)) for name, models in lines.items()}
+        drawn = [(color, name, found) for color, (name, found) in enumerate(scores.items()) if found]
+        if drawn:
+            series = tuple(Series(name, _curve(found, group.rates), color) for color, name, found in drawn)
+            curves.append(Panel(group.title, series, group.y_label, floor=floor_of(group.tasks)))
+            balanced = [(color, name, list(map(_on_shared_seeds, found))) for color, name, found in drawn]
+            pooled = tuple(Series(name, (_spread(found, color),), color) for color, name, found in balanced)
+            spreads.append(Panel(group.title, pooled, group.y_label, floor=floor_of(group.tasks)))
+            nums |= {len(scores) for _, _, found in drawn for by_rate in found for scores in by_rate.values()}
+            nums_shared |= {len(scores) for _, _, found in balanced for by_rate in found for scores in by_rate.values()}
+    if curves:
+        is_pooled = any(len(models) > 1 for models in lines.values())
+        several = " Of several models on a line: the mean, and the pooled deviation." if is_pooled else ""
+        several += floor_sentence(curves)
+        yield Picture(
+            name="learning-rates",
+            title="Sensitivity to the learning rate",
+            caption=(
+                "Mean test score at each learning rate of fine-tuning; bars: one standard deviation over "
+                f"{_seeds_text(nums)}.{several}"
+            ),
+            x_label="learning rate",
+            panels=tuple(curves),
+            is_log=True,
+        )
+        yield Picture(
+            name="learning-rate-spread",
+            title="Spread over learning rates and seeds",
+            caption=(
+                "Mean test score over all learning rates; bars: one standard deviation over rates and seeds, of the "
+                f"seeds that all rates of a model have ({_seeds_text(nums_shared)}).{several}"
+            ),
+            x_label="",
+            panels=tuple(spreads),
+            ticks=(),
+        )
+
+
+def _lines(level: Level, members: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    names = [name for name in (OBJECTIVE, START) if name in level.label_names]
+    lines: dict[str, list[str]] = {}
+    for row in level.rows:
+        label = named_after(row.labels, names) if OBJECTIVE in row.labels and names else ""
+        lines.setdefault(label or row.name, []).extend(members[row.name])
+    return lines
+
+
+def _groups(results: Results, level: Level) -> Iterator[_Group]:
+    for kind, tasks in level.families.items():
+        rates: dict[str, set[float]] = {task.name: set() for task in tasks}
+        for cell in results.cells:
+            if cell.task in rates:
+                rates[cell.task].add(cell.learning_rate)
+        for shared in dict.fromkeys(tuple(sorted(found)) for found in rates.values()):
+            alike = tuple(task for task in tasks if tuple(sorted(rates[task.name])) == shared)
+            is_family = len(alike) == len(tasks) > 1
+            title = family_name(kind) if is_family else ", ".join(task.name for task in alike)
+            if len(shared) > 1:
+                yield _Group(title, alike, shared)
+
+
+def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[_ByRate]:
+    """Means over the data sets by seed, of each model that has a seed that was run at all rates."""
+    for model in models:
+        by_rate: dict[float, Mapping[int, float]] = {}
+        for rate in group.rates:
+            each = [
+                {cell.seed: cell.main for cell in results.of(model, task.name) if cell.learning_rate == rate}
+                for task in group.tasks
+            ]
+            seeds = sorted(set.intersection(*(set(found) for found in each)))
+            by_rate[rate] = {seed: 100 * math.fsum(found[seed] for found in each) / len(each) for seed in seeds}
+        if _shared_seeds(by_rate):
+            yield by_rate
+
+
+def _shared_seeds(by_rate: _ByRate) -> set[int]:
+    """Seeds of all rates: in a grid that has not ended, some have more."""
+    return set.intersection(*map(set, by_rate.values()))
+
+
+def _on_shared_seeds(by_rate: _ByRate) -> _ByRate:
+    """Scores of the seeds that all rates have; else the mean over rates would lean towards those with more."""
+    seeds = sorted(_shared_seeds(by_rate))
+    return {rate: {seed: scores[seed] for seed in seeds} for rate, scores in by_rate.items()}
+
+
+def _seeds_text(nums: set[int]) -> str:
+    """'5 seeds', 'seeds, 1 to 5 of them'."""
+    return counted(min(nums), "seed") if len(nums) == 1 else f"seeds, {min(nums)} to {max(nums)} of them"
+
+
+def _curve(models: Sequence[_ByRate], rates: Sequence[float]) -> tuple[Point, ...]:
+    return tuple(_pooled(rate, [list(found[rate].values()) for found in models]) for rate in rates)
+
+
+def _spread(models: Sequence[_ByRate], place: int) -> Point:
+    samples = [[score for scores in found.values() for score in scores.values()] for found in models]
+    return _pooled(float(place), samples)
+
+
+def _pooled(x: float, samples: Sequence[Sequence[float]]) -> Point:
+    """Mean of the models' means, and one standard deviation within models (n - 1) on either side."""
+    mean = math.fsum(math.fsum(scores) / len(scores) for scores in samples) / len(samples)
+    variances = [float(np.var(scores, ddof=1)) for scores in samples if len(scores) > 1]
+    if not variances:
+        return Point(x, mean)
+    deviation = math.sqrt(math.fsum(variances) / len(variances))
+    return Point(x, mean, mean - deviation, mean + deviation)

@@ -1,0 +1,80 @@
+"""The fine-tuning runs behind a report's scores, as HTML: a folded table for each model and task."""
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from toolkit.core.text import counted
+from toolkit.experiments.grid.cells import Score
+from toolkit.experiments.report.compare.formats import DASH, number_text
+from toolkit.experiments.report.read.results import Results
+
+Anchors = Mapping[str, str]
+"""Ids on the page by name of a row, or by `pair_key`."""
+
+
+def row_anchors(results: Results, members: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Ids by row name, and by model and task."""
+    anchors = {name: f"configuration-{index}" for index, name in enumerate(members)}
+    for index, model in enumerate(results.models):
+        anchors[model.name] = f"model-{index}"
+        for number, task in enumerate(results.tasks):
+            anchors[pair_key(model.name, task.name)] = f"model-{index}-task-{number}"
+    return anchors
+
+
+def pair_key(model: str, task: str) -> str:
+    """Key of a model's runs on a task; no name holds the character between."""
+    return f"{model}\0{task}"
+
+
+def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
+    """All runs by model and task, folded; `members` are models by configuration, and links are relative to `output`."""
+    anchors = row_anchors(results, members)
+    parts = ['<div class="runs"><p>The runs at the chosen learning rate, in bold, make up the test score.</p>']
+    for name, models in members.items():
+        links = ", ".join(f'<a href="#{anchors[model]}">{escape(model)}</a>' for model in models)
+        parts.append(f'<h3 id="{anchors[name]}">{escape(name)}</h3><p>Models: {links}</p>')
+    for model in results.models:
+        where = "" if model.path is None else f'<p class="fine">Weights: <code>{escape(model.path)}</code></p>'
+        parts.append(f'<section><h3 id="{anchors[model.name]}">{escape(model.name)}</h3>{where}')
+        labels = ", ".join(f"{name} {number_text(value)}" for name, value in (model.labels or {}).items())
+        parts.append(f'<p class="fine">{escape(labels)}</p>' if labels else "")
+        for task in results.tasks:
+            cells = results.of(model.name, task.name)
+            if cells:
+                anchor = anchors[pair_key(model.name, task.name)]
+                parts.append(_run_table(f"{task.name} ({counted(len(cells), 'run')})", anchor, cells, results, output))
+        parts.append("</section>")
+    return "\n".join([*parts, "</div>"])
+
+
+def _run_table(title: str, anchor: str, cells: Sequence[Score], results: Results, output: Path) -> str:
+    rate = results.rates.get((cells[0].model, cells[0].task))
+    metrics = list(dict.fromkeys([cells[0].metric, *(name for cell in cells for name in cell.test)]))
+    names = ["learning rate", "seed", "validation", *(f"test {name}" for name in metrics), "files"]
+    head = "".join(f'<th class="right">{escape(name)}</th>' for name in names)
+    rows = ""
+    for cell in cells:
+        css = " class=chosen" if cell.learning_rate == rate else ""
+        file = results.place(cell).result_file
+        place = escape(quote(os.path.relpath(file, output)))
+        link = f'<a href="{place}">{file.name}</a>' if file.is_file() else DASH
+        scores = [(cell.validation or {}).get(cell.metric), *(cell.test.get(name) for name in metrics)]
+        rows += (
+            f'<tr{css}><td class="right" data-value="{cell.learning_rate}">{cell.learning_rate:g}</td>'
+            f'<td class="right">{cell.seed}</td>{"".join(map(_number, scores))}'
+            f'<td class="right">{link}</td></tr>'
+        )
+    return (
+        f"<details><summary>{escape(title)}</summary>"
+        f'<div class="scroll"><table class="data" id="{anchor}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></details>"
+    )
+
+
+def _number(score: float | None) -> str:
+    value, text = ("", DASH) if score is None else (f"{score!r}", f"{score:.4f}")
+    return f'<td class="right" data-value="{value}">{text}</td>'

@@ -1,0 +1,120 @@
+"""Loss curves of run folders, from their metrics."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.errors import CheckpointError, UserError
+from toolkit.experiments.report.read.manifests import start_of
+from toolkit.run.folder import RunFolder, found_near
+from toolkit.run.identity import kind_of, settings_in
+from toolkit.run.metrics import by_corpus, history, read_lines
+from toolkit.run.step_plan import schedule_of
+
+Curve = tuple[tuple[float, float], ...]
+"""(step, loss) in order."""
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """Losses of one run, and the steps after which the objective changed."""
+
+    name: str
+    folder: Path
+    training: Curve
+    held_out: Mapping[tuple[str, str], Curve]
+    """By objective and corpus; those over all corpora have an empty name."""
+    switches: tuple[int, ...]
+    settings: str | None
+    """run.toml."""
+    start: str | None = None
+    """What it began with if not with random weights: another run's checkpoint, or a model."""
+
+    @property
+    def title(self) -> str:
+        """The name, and what it began with."""
+        return self.name if self.start is None else f"{self.name}, from {self.start}"
+
+
+def is_run(folder: Path) -> bool:
+    """True if a run has written its settings or metrics there."""
+    run = RunFolder(folder)
+    return run.metrics_file.is_file() or run.settings_file.is_file()
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
+    """Curves of runs that have some, named after their folders."""
+    names = [folder.resolve().name for folder in folders]
+    runs = [
+        _read_run(folder, name if names.count(name) == 1 else str(folder), {one.resolve() for one in folders})
+        for folder, name in zip(folders, names, strict=True)
+    ]
+    return [run for run in runs if run.training or run.held_out]
+
+
+def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
+    """Curves of a run over its whole life, but for what is drawn as another one's."""
+    run = RunFolder(folder)
+    try:
+        lines = read_lines(run)
+        settings = run.settings_file.read_text(encoding="utf-8") if run.settings_file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
+    curves = curves_of(lines, name=name, folder=folder, settings=settings)
+    trained = [line for line in lines if "loss" in line]
+    start, switches = None, curves.switches
+    # Losses are drawn without a checkpoint too.
+    with suppress(CheckpointError):
+        manifest = run.newest_manifest()
+        if manifest is not None and manifest.origin:
+            start = start_of(manifest)
+        made_by = None if manifest is None else settings_in(manifest)
+        if manifest is not None and made_by is not None and (fork := made_by.fork) is not None:
+            # Its checkpoint is RUN/checkpoints/step-NNNNNNNN.
+            trunk = found_near(fork.source, folder).parents[1]
+            start = f"{trunk.name} step {fork.step}"
+            if trunk.resolve() not in drawn:
+                curves = curves_of(history(run, manifest.settings).lines, name=name, folder=folder, settings=settings)
+                switches = curves.switches
+            before = schedule_of(made_by).phase_at(fork.step - 1).objective
+            is_cut = trained and curves.training[0][0] > fork.step
+            if is_cut and kind_of(manifest, before) != kind_of(manifest, str(trained[0].get("objective"))):
+                switches = (fork.step, *switches)
+    return replace(curves, switches=switches, start=start)
+
+
+def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, settings: str | None = None) -> RunCurves:
+    """Curves of the lines of a metrics.jsonl."""
+    trained = [line for line in lines if "loss" in line]
+    switches = [
+        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
+    ]
+    evaluated = [(line["step"], _evaluation(line)) for line in lines]
+    held_out = {
+        key: curve
+        for key in dict.fromkeys(key for _, losses in evaluated for key in losses)
+        if (curve := _curve((step, losses.get(key)) for step, losses in evaluated))
+    }
+    training = _curve((line["step"], _per_target(line)) for line in lines)
+    return RunCurves(name, folder, training, held_out, tuple(switches), settings)
+
+
+def _per_target(line: Mapping[str, Any]) -> Any:
+    """Mean cross-entropy of a step's targets; the loss of a mixture is that of its objectives by weight."""
+    if not (losses := line.get("losses")):
+        return line.get("loss")
+    targets = line["targets"]
+    return sum(losses[name] * targets[name] for name in losses) / sum(targets[name] for name in losses)
+
+
+def _evaluation(line: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    found = line.get("eval_loss")
+    losses = by_corpus(found if isinstance(found, dict) else {})
+    return {(name, corpus): loss for corpus, found in losses.items() for name, loss in found.items()}
+
+
+def _curve(pairs: Any) -> Curve:
+    return tuple((float(step), float(loss)) for step, loss in pairs if isinstance(loss, int | float))

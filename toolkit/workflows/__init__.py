@@ -1,1 +1,0 @@
-"""Workflows: programs, run one after the other."""
