@@ -9,8 +9,6 @@ the time that the loop waits for its next step is summed; the first five steps a
 benchmarks/results/feeding.jsonl.
 """
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -20,48 +18,30 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
-from rows import append_row, measured_on
+from made_up_run import few_steps, write_corpus
+from rows import keep, parser_of
 
 from toolkit.core.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from toolkit.training.steps_ahead import StepsAhead
 
-RESULTS = Path(__file__).parent / "results" / "feeding.jsonl"
-PACKAGES = ("numpy", "torch", "deepspeed", "encoder-pretraining-toolkit")
 VOCABULARY, SKIPPED = 32_000, 5
 SHAPES = ((12, 2048), (48, 512))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("feeding", __doc__)
     parser.add_argument("--documents", type=int, default=40_000)
     parser.add_argument("--steps", type=int, default=30, help="of the run whose waiting is measured")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     # As a run on a CPU does; else the kernel takes pages back and gives them again while rows are read.
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        corpus = made_up_corpus(folder / "corpus", options.documents)
-        row = {
-            "benchmark": "feeding",
-            "documents": options.documents,
-            "rates": {f"{length}": rate(corpus, rows, length) for rows, length in SHAPES},
-            "waiting": waiting(folder, corpus, options.steps),
-            **measured_on(PACKAGES),
-        }
-    print(json.dumps(row, indent=1))
-    append_row(options.output, row)
-
-
-def made_up_corpus(folder: Path, num_documents: int) -> Path:
-    from toolkit.testing.corpora import random_documents, write_token_corpus
-
-    documents = random_documents(
-        num_documents, vocabulary_size=VOCABULARY, min_length=12, max_length=1012, first_id=4, seed=0
-    )
-    return write_token_corpus(folder, documents, vocabulary_size=VOCABULARY, bos=0, eos=1, pad=2, mask=3)
+        corpus = write_corpus(folder / "corpus", options.documents, (12, 1012), vocabulary=VOCABULARY)
+        rates = {f"{length}": rate(corpus, rows, length) for rows, length in SHAPES}
+        keep(options, documents=options.documents, rates=rates, waiting=waiting(folder, corpus, options.steps))
 
 
 def rate(corpus: Path, num_rows: int, length: int) -> dict[str, float]:
@@ -108,11 +88,8 @@ def waiting(folder: Path, corpus: Path, steps: int) -> dict[str, float]:
     from toolkit.training import loop, pretrain
     from toolkit.training.steps_ahead import steps_ahead
 
-    overrides = [
-        f"data.train={corpus}", f"run.dir={folder / 'run'}", "data.sequence_length=256",
-        f'schedule=[{{objective="mlm",steps={steps}}}]', "train.global_batch_rows=8", "train.micro_batch_rows=8",
-        "lr.warmup_steps=1", "lr.decay_steps=1", "log.every=1", "log.tensorboard=false",
-    ]  # fmt: skip
+    overrides = [f"data.train={corpus}", "data.sequence_length=256", "train.micro_batch_rows=8"]
+    overrides += few_steps(folder, "mlm", steps, rows=8)
     file = folder / "run.toml"
     file.write_text('[model]\npreset = "nano"\n', encoding="utf-8")
     waited: list[float] = []

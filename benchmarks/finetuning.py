@@ -11,20 +11,26 @@ of its own; sides take turns. One JSON row goes to benchmarks/results/finetuning
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rows import append_row, machine, versions
+from rows import apart, keep, parser_of
 
-RESULTS = Path(__file__).parent / "results" / "finetuning.jsonl"
-PACKAGES = ("torch", "transformers", "accelerate", "encoder-pretraining-toolkit")
+
+def parser_of_cells(benchmark: str, description: str | None) -> argparse.ArgumentParser:
+    """Parser of what all cells have in common."""
+    parser = parser_of(benchmark, description)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch-rows", type=int, default=32)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    return parser
 
 
 def settings_of(options: argparse.Namespace) -> Any:
@@ -56,11 +62,11 @@ def peer_rows(options: argparse.Namespace, path: Path) -> tuple[list[dict[str, A
     return [{"input_ids": one} for one in ids], [row[label] for row in body]
 
 
-def check_same_ids(options: argparse.Namespace) -> None:
+def check_same_ids(options: argparse.Namespace, lr: float) -> None:
     """Time nothing where the two sides do not read the same."""
     from toolkit.finetuning import Split, get_task, open_source
 
-    task = get_task("sc")(settings_of(options))
+    task = get_task("sc")(settings_of(argparse.Namespace(**vars(options) | {"lr": lr, "seed": 0})))
     files = {Split.TRAIN: options.train, Split.TEST: options.test}
     features = task.encode(task.read(files), open_source(str(options.model)))
     for split, path in files.items():
@@ -122,57 +128,30 @@ def run_peer(options: argparse.Namespace, output: Path) -> float:
 SIDES = {"ours": run_ours, "trainer": run_peer}
 
 
-def run_side(side: str, options: argparse.Namespace) -> None:
-    """Run one side in this process, and print a line of JSON."""
+def run_side(side: str, options: argparse.Namespace, lr: float, seed: int) -> dict[str, float]:
+    """Run one side in this process: its accuracy, its seconds and those of the process's CPU time."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        score = SIDES[side](options, Path(folder) / "out")
+        score = SIDES[side](argparse.Namespace(**vars(options) | {"lr": lr, "seed": seed}), Path(folder) / "out")
     seconds, usage = time.perf_counter() - started, os.times()
-    print(json.dumps({"accuracy": score, "seconds": seconds, "cpu_seconds": usage.user + usage.system}))
+    return {"accuracy": score, "seconds": seconds, "cpu_seconds": usage.user + usage.system}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--test", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=300)
+    parser = parser_of_cells("finetuning", __doc__)
     parser.add_argument("--lr", type=float, default=5e-4)
-    parser.add_argument("--batch-rows", type=int, default=32)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.side is not None:
-        run_side(options.side, options)
-        return
-    check_same_ids(options)
+    check_same_ids(options, options.lr)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    words = ["--model", "--train", "--test", "--steps", "--lr", "--batch-rows"]
-    same = [part for word in words for part in (word, str(getattr(options, word[2:].replace("-", "_"))))]
     for seed in options.seeds:
         for side, results in found.items():
-            command = [sys.executable, __file__, *same, "--side", side, "--seed", str(seed)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-            results.append(json.loads(done.stdout.splitlines()[-1]))
+            results.append(apart(run_side, side, options, options.lr, seed))
             print(f"{side}, seed {seed}: {results[-1]}", flush=True)
     medians = {side: statistics.median(one["seconds"] for one in results) for side, results in found.items()}
     cpu = {side: statistics.median(one["cpu_seconds"] for one in results) for side, results in found.items()}
-    row = {
-        "benchmark": "finetuning",
-        "steps": options.steps,
-        "batch_rows": options.batch_rows,
-        "train": options.train.name,
-        "ratio": round(medians["trainer"] / medians["ours"], 2),
-        "ratio_cpu": round(cpu["trainer"] / cpu["ours"], 2),
-        "wanted": 1.5,
-        "runs": found,
-        "machine": machine(),
-        "versions": versions(PACKAGES),
-    }
-    append_row(options.output, row)
-    print(f"ours {medians['ours']:.1f} s, trainer {medians['trainer']:.1f} s: {row['ratio']} times as fast")
+    ratios = {"ratio": medians["trainer"] / medians["ours"], "ratio_cpu": cpu["trainer"] / cpu["ours"]}
+    same = {"steps": options.steps, "batch_rows": options.batch_rows, "train": options.train.name}
+    keep(options, **same, **{name: round(ratio, 2) for name, ratio in ratios.items()}, wanted=1.5, runs=found)
 
 
 if __name__ == "__main__":

@@ -8,24 +8,17 @@ is in the page cache. Twice: with the summary of all plans, as every opening aft
 JSON row goes to benchmarks/results/first_batch.jsonl.
 """
 
-import argparse
-import json
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from rows import append_row, measured_on
+from rows import apart, keep, parser_of, resident_megabytes
 
-RESULTS = Path(__file__).parent / "results" / "first_batch.jsonl"
 ROWS, SEQUENCE_LENGTH, SHARD_TOKENS = 12, 2048, 1 << 28
-PACKAGES = ("numpy", "pydantic", "encoder-pretraining-toolkit")
 
 
-def first_batch(folder: str) -> dict[str, float]:
+def first_batch(folder: Path) -> dict[str, float]:
     """Seconds and MB of 10^6 bytes that this process takes."""
     import numpy as np
 
@@ -34,8 +27,8 @@ def first_batch(folder: str) -> dict[str, float]:
     from toolkit.objectives import registry
 
     mlm = registry.get("mlm")
-    settings = DataSettings(train=folder, sequence_length=SEQUENCE_LENGTH)
-    before, wall, cpu = memory(), time.perf_counter(), time.process_time()
+    settings = DataSettings(train=str(folder), sequence_length=SEQUENCE_LENGTH)
+    before, wall, cpu = resident_megabytes(), time.perf_counter(), time.process_time()
     corpus = Corpus(folder)
     rows = open_rows(corpus, settings, seed=0)
     stream = RowStream(rows, Order(rows.num_rows, seed=0, shuffle="global"))
@@ -43,22 +36,15 @@ def first_batch(folder: str) -> dict[str, float]:
     read = stream.at(sample_indices_B)
     objective = mlm(mlm.Settings(), corpus.vocabulary)
     objective.build(read.tokens_BS, read.segments_BS, Draws(0, sample_indices_B, num_columns=SEQUENCE_LENGTH))
-    wall, cpu, after = time.perf_counter() - wall, time.process_time() - cpu, memory()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {
         "wall_s": wall,
         "cpu_s": cpu,
-        "resident_mb": after["VmRSS"] - before["VmRSS"],
-        "peak_mb": after["VmHWM"] - before["VmRSS"],
+        "resident_mb": resident_megabytes() - before,
+        "peak_mb": resident_megabytes("VmHWM") - before,
         "tokens": corpus.num_tokens,
         "rows": rows.num_rows,
     }
-
-
-def memory() -> dict[str, float]:
-    """Resident memory now and at its highest, in MB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    found = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))}
-    return {name: int(kilobytes) * 1024 / 1e6 for name, kilobytes in found.items()}
 
 
 def measure(folder: Path, *, processes: int, has_summary: bool) -> dict[str, float]:
@@ -68,43 +54,28 @@ def measure(folder: Path, *, processes: int, has_summary: bool) -> dict[str, flo
         if not has_summary:
             for path in folder.glob("plans-*"):
                 path.unlink()
-        child = [sys.executable, __file__, "--child", str(folder)]
-        found.append(json.loads(subprocess.run(child, capture_output=True, text=True, check=True).stdout))
+        found.append(apart(first_batch, folder))
     return {key: round(statistics.median(one[key] for one in found), 4) for key in found[0]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("first_batch", __doc__)
     parser.add_argument("--shards", type=int, default=37_253)
     parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(first_batch(options.child)))
-        return
     from sparse_corpus import write_sparse_corpus
 
-    base = Path(tempfile.mkdtemp())
-    try:
+    with tempfile.TemporaryDirectory() as base:
         folder = write_sparse_corpus(
-            base / "corpus", num_shards=options.shards, shard_tokens=SHARD_TOKENS, sequence_length=SEQUENCE_LENGTH
+            Path(base) / "corpus", num_shards=options.shards, shard_tokens=SHARD_TOKENS, sequence_length=SEQUENCE_LENGTH
         )
         found = {
-            "without_summary": measure(folder, processes=options.processes, has_summary=False),
-            "with_summary": measure(folder, processes=options.processes, has_summary=True),
+            f"with{'' if has_summary else 'out'}_summary": measure(
+                folder, processes=options.processes, has_summary=has_summary
+            )
+            for has_summary in (False, True)
         }
-    finally:
-        shutil.rmtree(base)
-    row = {
-        "benchmark": "first_batch",
-        "shards": options.shards,
-        "processes": options.processes,
-        **found,
-        **measured_on(PACKAGES),
-    }
-    print(json.dumps(row, indent=1), flush=True)
-    append_row(options.output, row)
+    keep(options, shards=options.shards, processes=options.processes, **found)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,9 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from rows import append_row
+from rows import RESULTS, append_row, read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "gpu"
 # On a machine whose host name resolves to nothing, the libraries would look for an interface for long.
 _ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 _CALL_MINUTES, _ALL_MINUTES = 8.7, 60.0
@@ -57,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--started", type=float, default=time.time(), help="when the minutes began, by `date +%%s`")
     parser.add_argument("--minutes", type=float, help="no job starts later, and each ends by then")
     parser.add_argument("--jobs", nargs="+", default=["*"], help="of the call, only these, such as 'step:*'")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu", help="folder of the results")
     parser.add_argument("--toy", action="store_true", help="at toy size on a CPU: tries the code, measures nothing")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser
@@ -67,7 +66,6 @@ def _planned(given: Arguments):  # type: ignore[no-untyped-def]
     """The jobs that were asked for."""
     from gpu_calls import jobs_of
     from gpu_scale import SCALES
-    from gpu_table import read_rows
 
     jobs = jobs_of(given.call, SCALES["toy" if given.toy else "full"], read_rows(_results(given)))
     return [job for job in jobs if any(fnmatch(job.name, pattern) for pattern in given.jobs)]
@@ -104,7 +102,7 @@ def _append(given: Arguments, name: str, row: dict[str, object]) -> None:
 
 def _run_all(given: Arguments) -> int:
     """Run the jobs one after the other, then show the table; returns 1 if anything failed."""
-    from gpu_table import read_rows, table
+    from gpu_table import table
 
     num_before = len(read_rows(_results(given)))
     minutes = given.minutes or (_CALL_MINUTES if given.call and not given.toy else _ALL_MINUTES)

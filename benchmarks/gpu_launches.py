@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 from gpu_scale import Job
 from gpu_timing import Row, Rows, attempt
+from made_up_run import write_corpus
 
 from toolkit.run import RunFolder
 from toolkit.run.metrics import read_lines
-from toolkit.testing.corpora import random_documents, write_token_corpus
 
 PRETRAIN = Path(__file__).resolve().parents[1] / "launchers" / "pretrain.py"
 AT_ONCE = 4
 TOLERANCES = {"fp32": {"loss": 1e-3, "norm": 1e-2}, "bf16": {"loss": 5e-3, "norm": 5e-2}}
 """Largest relative differences from the CPU's numbers: a GPU multiplies fp32 in parts of fewer bits too."""
-_VOCABULARY, _LENGTH, _UNTIL = 500, 512, 3
+_UNTIL = 3
 _ON_CPU = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _RUN = """
 [run]
@@ -148,9 +148,7 @@ def _largest_difference(found: Sequence[float], right: Sequence[float]) -> float
 def _write_inputs(folder: Path) -> None:
     (folder / "run.toml").write_text(_RUN)
     for seed, name in enumerate(("train", "validation")):
-        lengths = {"min_length": 40, "max_length": 2 * _LENGTH, "first_id": 4}
-        documents = random_documents(150, vocabulary_size=_VOCABULARY, seed=seed, **lengths)
-        write_token_corpus(folder / name, documents, vocabulary_size=_VOCABULARY, bos=3, eos=0, pad=1, mask=2)
+        write_corpus(folder / name, 150, (40, 1024), vocabulary=500, seed=seed)
 
 
 def _train(

@@ -6,17 +6,15 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import torch
 from gpu_scale import Job
 from gpu_timing import Row, Rows, attempt, device, median_ms, random, tera_per_second
-from rows import machine, versions
+from rows import PACKAGES, machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("torch", "triton", "deepspeed", "transformers", "encoder-pretraining-toolkit")
 _TESTS = ("tests/model", "tests/engine", "tests/training", "tests/golden")
 # A line for each test, so that those that ended are known where the others were stopped.
 _COUNTED = re.compile(r"^\S+::.* (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
@@ -42,16 +40,8 @@ def measure_roofs(job: Job) -> Rows:
 def _software() -> Row:
     libraries: dict[str, Any] = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     libraries["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    libraries["cublas"] = _version("nvidia-cublas") or _version("nvidia-cublas-cu12")
-    found = {name: number for name in PACKAGES if (number := _version(name))}
-    return {"versions": found | versions(()), "libraries": libraries}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return versions((package,))[package]
-    except PackageNotFoundError:
-        return None
+    found = versions(("torch", "triton", *PACKAGES[1:], "nvidia-cublas", "nvidia-cublas-cu12"))
+    return {"versions": found, "libraries": libraries}
 
 
 def _gpu() -> Row:

@@ -16,9 +16,10 @@ from gpu_scale import MICRO_BATCHES, Job
 from gpu_timing import Row, Rows, attempt, device, free_memory, peak_gb
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, ModelSettings, training_flops
+from toolkit.model import Encoder, ModelSettings
 from toolkit.testing.models import hugging_face_twin
-from toolkit.training.speed import known_peak_flops
+from toolkit.training.run_state import StepCounts, StepMetrics
+from toolkit.training.speed import Speed, known_peak_flops
 
 _MASK_RATIO = 0.4
 _NOT_A_TARGET = -100
@@ -60,22 +61,10 @@ def _measure(job: Job, settings: ModelSettings) -> Row:
         seconds.append(time.perf_counter() - started)
     step_s = statistics.median(seconds[job.scale.skipped_steps :])
     tokens = MICRO_BATCHES * job.scale.positions
-    length = job.scale.row_length
-    flops = training_flops(
-        settings,
-        tokens=tokens,
-        targets=_MASK_RATIO * tokens,
-        attended_pairs=settings.num_hidden_layers * tokens * length,
-    )
-    peak = known_peak_flops(device(), precision="bf16")
-    return {
-        "first_loss": losses[0],
-        "step_s": step_s,
-        "tokens_per_second": round(tokens / step_s, 1),
-        "model_flops_per_second": float(f"{flops / step_s:.6g}"),
-        "mfu": float(f"{flops / step_s / peak:.4g}") if peak else None,
-        "memory_gb": peak_gb(),
-    }
+    targets, pairs = int(_MASK_RATIO * tokens), settings.num_hidden_layers * tokens * job.scale.row_length
+    speed = Speed(settings, peak_flops=known_peak_flops(device(), precision="bf16"))
+    speed.add(StepMetrics(losses[-1], 0.0, 0.0, StepCounts((targets,), (targets,), tokens, pairs), step_s))
+    return {"first_loss": losses[0], "step_s": step_s, "mfu": None, **speed.take(), "memory_gb": peak_gb()}
 
 
 def _batch(job: Job, vocabulary: int) -> dict[str, torch.Tensor]:

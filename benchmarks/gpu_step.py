@@ -15,6 +15,7 @@ from gpu_forms import plain_forms
 from gpu_scale import MICRO_BATCHES, Job, RunVariant, Scale
 from gpu_timing import Row, Rows, attempt
 from gpu_trace import StepProfiler
+from made_up_run import few_steps, write_corpus
 
 from toolkit.engine.engine import Engine
 from toolkit.run import RunFolder, load_run
@@ -22,7 +23,6 @@ from toolkit.run.division import divide_run
 from toolkit.run.load import declare_run
 from toolkit.run.metrics import read_lines
 from toolkit.run.resolve import ResolvedRun
-from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
 from toolkit.training.hooks import Hook
 from toolkit.training.loop import Run
@@ -54,15 +54,21 @@ def measure(variant: RunVariant, scale: Scale, folder: Path, *, trace: Path) -> 
     profiler = StepProfiler(steps, trace=trace) if variant.is_profiled else None
     rows = micro_rows(variant, scale, folder)
     given = _overrides(variant, scale, folder, rows=rows, steps=steps + variant.is_profiled)
-    given.append(f"data.train={_corpus(folder / 'corpus', scale, variant.preset, rows=2 * MICRO_BATCHES * rows)}")
+    vocabulary = scale.models[variant.preset].vocab_size
+    assert vocabulary is not None
+    # Of unequal lengths, since rows that are documents would otherwise have no padding.
+    lengths = scale.row_length // 8, scale.row_length
+    corpus = write_corpus(folder / "corpus", 4 * MICRO_BATCHES * rows, lengths, vocabulary=vocabulary)
+    given.append(f"data.train={corpus}")
     settings, engines = load_run(variant.preset, given), list[Engine]()
 
     def assembled(resolved: ResolvedRun, engine: Engine, **named: Any) -> Run:
-        """The run without saving, which is part of no step, and watched."""
+        """The run, watched and without saving, which is part of no step and at 1b takes longer than all of them."""
         engines.append(engine)
         run = assemble(resolved, engine, **named)
         watching = [profiler.watching(engine)] if profiler else []
-        return replace(run, saver=_NeverSaves(), hooks=[*run.hooks, clock, *watching])
+        never = mock.Mock(is_writing=False, is_due=lambda state: False)
+        return replace(run, saver=never, hooks=[*run.hooks, clock, *watching])
 
     torch.cuda.reset_peak_memory_stats()
     with mock.patch.object(sys.modules["toolkit.training.pretrain"], "assemble", assembled):
@@ -106,52 +112,10 @@ class _StepClock(Hook):
         self.seconds.append(metrics.seconds)
 
 
-class _NeverSaves:
-    """Saving is not part of a step, and at 1b takes longer than all of them."""
-
-    is_writing = False
-
-    def is_due(self, state: Any) -> bool:
-        return False
-
-    def save_if_due(self, state: Any, hooks: Any) -> None:
-        pass
-
-    def advance(self, hooks: Any) -> None:
-        pass
-
-    def save_last(self, state: Any, hooks: Any, errors: Any) -> None:
-        pass
-
-    def close(self, error: BaseException | None) -> None:
-        pass
-
-
 def _overrides(variant: RunVariant, scale: Scale, folder: Path, *, rows: int | None, steps: int) -> list[str]:
     """Overrides that make a few steps out of a preset of many thousand; without rows, those of a step alone."""
-    given = [
-        f"run.dir={folder / 'run'}",
-        f'schedule=[{{objective="{variant.objective}",steps={steps}}}]',
-        f"train.global_batch_rows={MICRO_BATCHES * rows if rows else scale.most_rows}",
-        "lr.warmup_steps=1",
-        "lr.decay_steps=1",
-        "log.every=1",
-        "log.tensorboard=false",
-    ]
+    given = few_steps(folder, variant.objective, steps, rows=MICRO_BATCHES * rows if rows else scale.most_rows)
     return [*given, *([f"train.micro_batch_rows={rows}"] if rows else []), *scale.overrides, *variant.overrides]
-
-
-def _corpus(folder: Path, scale: Scale, preset: str, *, rows: int) -> Path:
-    """Random ids, enough for so many rows: what they say does not change how long a step takes."""
-    vocabulary = scale.models[preset].vocab_size
-    assert vocabulary is not None
-    # Of unequal lengths, since rows that are documents would otherwise have no padding.
-    lengths = {"min_length": scale.row_length // 8, "max_length": scale.row_length}
-    documents = random_documents(2 * rows, vocabulary_size=vocabulary, **lengths)
-    special = range(vocabulary - 256, vocabulary)
-    return write_token_corpus(
-        folder, documents, vocabulary_size=vocabulary, bos=special[0], eos=special[1], mask=special[2], pad=special[3]
-    )
 
 
 def rates(lines: Sequence[dict[str, Any]]) -> Row:

@@ -1,8 +1,6 @@
 """The table that `benchmarks/gpu.py` ends with: at most 60 lines, predictions beside measurements."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from gpu_predictions import roof, tokens_per_second
@@ -13,13 +11,6 @@ _WIDTH = 180
 _MOST_FAILURES, _MOST_REASONS = 14, 2
 _LACKING = {"error": "failed", "skipped": "not available", "not_reached": "not reached"}
 Row = dict[str, Any]
-
-
-def read_rows(path: Path) -> list[Row]:
-    """All rows of a file of results; none if there is no file."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def table(rows: Sequence[Row]) -> list[str]:

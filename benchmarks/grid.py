@@ -12,7 +12,6 @@ benchmarks/results/grid.jsonl.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,11 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tomli_w
-from finetuning import PACKAGES, check_same_ids
-from rows import append_row, machine, versions
+from finetuning import check_same_ids, parser_of_cells, run_side
+from rows import apart, keep, num_cores
 
-RESULTS = Path(__file__).parent / "results" / "grid.jsonl"
-PEER = Path(__file__).with_name("finetuning.py")
 Cell = tuple[float, int]
 """Learning rate and seed."""
 
@@ -61,21 +58,12 @@ def run_grid(options: argparse.Namespace, cells: list[Cell], folder: Path) -> di
     return found
 
 
-def run_peer(options: argparse.Namespace, cell: Cell, environment: Mapping[str, str]) -> float:
-    """Accuracy of one Trainer in a process of its own."""
-    rate, seed = cell
-    same = ["model", "train", "test", "steps", "batch_rows"]
-    words = [part for name in same for part in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
-    command = [sys.executable, str(PEER), *words, "--lr", str(rate), "--side", "trainer", "--seed", str(seed)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env={**os.environ, **environment})
-    return float(json.loads(done.stdout.splitlines()[-1])["accuracy"])
-
-
 def run_peers(options: argparse.Namespace, cells: list[Cell], num_at_once: int) -> dict[Cell, float]:
-    """Accuracy of each cell; several at once have a thread each."""
+    """Accuracy of each cell, whose Trainer has a process of its own; several at once have a thread each."""
     environment = {} if num_at_once == 1 else {"OMP_NUM_THREADS": "1"}
     with ThreadPoolExecutor(num_at_once) as pool:
-        return dict(zip(cells, pool.map(lambda cell: run_peer(options, cell, environment), cells), strict=True))
+        found = pool.map(lambda cell: apart(run_side, "trainer", options, *cell, **environment), cells)
+        return {cell: result["accuracy"] for cell, result in zip(cells, found, strict=True)}
 
 
 def spread(scores: Mapping[Cell, float], rate: float) -> tuple[float, float]:
@@ -85,28 +73,20 @@ def spread(scores: Mapping[Cell, float], rate: float) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--test", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=300)
+    parser = parser_of_cells("grid", __doc__)
     parser.add_argument("--rates", type=float, nargs="+", default=[5e-4, 1e-3])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--batch-rows", type=int, default=32)
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if len(options.seeds) < 2:
         parser.error("--seeds: two or more are needed, to say whether scores agree")
-    check_same_ids(argparse.Namespace(**vars(options), lr=options.rates[0], seed=0))
+    check_same_ids(options, options.rates[0])
     cells = [(rate, seed) for rate in options.rates for seed in options.seeds]
-    num_cores = len(os.sched_getaffinity(0))
     scores: dict[str, dict[Cell, float]] = {}
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         sides = {
             "grid": lambda: run_grid(options, cells, Path(folder)),
             "trainers, one at a time": lambda: run_peers(options, cells, 1),
-            f"trainers, {num_cores} at a time": lambda: run_peers(options, cells, num_cores),
+            f"trainers, {num_cores()} at a time": lambda: run_peers(options, cells, num_cores()),
         }
         for side, run in sides.items():
             started = time.perf_counter()
@@ -119,25 +99,21 @@ def main() -> None:
             own_mean, own_deviation = by_rate["grid"][rate]
             if abs(mean - own_mean) > deviation + own_deviation:
                 raise SystemExit(f"scores differ at the rate {rate}: {side} {mean:.4f}, grid {own_mean:.4f}")
-    row = {
-        "benchmark": "grid",
-        "cells": len(cells),
-        "steps": options.steps,
-        "batch_rows": options.batch_rows,
-        "train": options.train.name,
-        "seconds": {side: round(value, 1) for side, value in seconds.items()},
-        "cells_per_hour": {side: round(len(cells) * 3600 / value, 1) for side, value in seconds.items()},
-        "ratios": {side: round(value / seconds["grid"], 2) for side, value in seconds.items() if side != "grid"},
-        "wanted": 3.0,
-        "accuracy": {
+    keep(
+        options,
+        cells=len(cells),
+        steps=options.steps,
+        batch_rows=options.batch_rows,
+        train=options.train.name,
+        seconds={side: round(value, 1) for side, value in seconds.items()},
+        cells_per_hour={side: round(len(cells) * 3600 / value, 1) for side, value in seconds.items()},
+        ratios={side: round(value / seconds["grid"], 2) for side, value in seconds.items() if side != "grid"},
+        wanted=3.0,
+        accuracy={
             side: {rate: [round(value, 4) for value in pair] for rate, pair in found.items()}
             for side, found in by_rate.items()
         },
-        "machine": machine(),
-        "versions": versions(PACKAGES),
-    }
-    append_row(options.output, row)
-    print(f"ratios: {row['ratios']}")
+    )
 
 
 if __name__ == "__main__":

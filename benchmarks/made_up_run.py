@@ -1,4 +1,4 @@
-"""A corpus of random ids and a run file over it: what a step costs does not depend on what the ids say."""
+"""Corpora of random ids, and runs over them: what a step costs does not depend on what the ids say."""
 
 from pathlib import Path
 
@@ -7,18 +7,35 @@ from toolkit.testing.corpora import random_documents, write_token_corpus
 VOCABULARY, ROWS, COLUMNS = 21_504, 8, 512
 
 
-def write_run(folder: Path, settings: str, *, layers: int, width: int, micro_rows: int, dtype: str = "fp32") -> Path:
-    """Write both below `folder`, whose `run` is the run's; the file, to whose 8 rows of 512 `settings` are added.
+def write_corpus(folder: Path, num_documents: int, lengths: tuple[int, int], *, vocabulary: int, seed: int = 0) -> Path:
+    """Write documents of uniform lengths, from the first to the last of `lengths`; returns the folder."""
+    documents = random_documents(
+        num_documents, vocabulary_size=vocabulary, min_length=lengths[0], max_length=lengths[1], first_id=4, seed=seed
+    )
+    return write_token_corpus(folder, documents, vocabulary_size=vocabulary, bos=3, eos=0, pad=1, mask=2)
 
-    `settings`: TOML, `schedule` and what follows from it; keys of tables are written with their dots.
+
+def few_steps(folder: Path, objective: str, steps: int, *, rows: int) -> list[str]:
+    """Overrides that make a few steps, each of which is logged, out of a preset of many thousand."""
+    return [
+        f"run.dir={folder / 'run'}", f'schedule=[{{objective="{objective}",steps={steps}}}]',
+        f"train.global_batch_rows={rows}", "lr.warmup_steps=1", "lr.decay_steps=1", "log.every=1",
+        "log.tensorboard=false",
+    ]  # fmt: skip
+
+
+def write_run(folder: Path, settings: str, *, layers: int, width: int, micro_rows: int, dtype: str = "fp32") -> Path:
+    """Write a corpus and a run file below `folder`, whose `run` is the run's; the file, with `settings` in it.
+
+    `settings`: TOML, `schedule` and what follows from it; keys of tables are written with their dots. A step has 8 rows
+    of 512.
     """
-    documents = random_documents(512, vocabulary_size=VOCABULARY, min_length=100, max_length=900, first_id=3)
-    write_token_corpus(folder / "corpus", documents, vocabulary_size=VOCABULARY, eos=0, pad=1, mask=2)
+    corpus = write_corpus(folder / "corpus", 512, (100, 900), vocabulary=VOCABULARY)
     file = folder / "run.toml"
     file.write_text(f"""
 precision = "{dtype}"
 run.dir = "{folder / "run"}"
-data = {{train = "{folder / "corpus"}", sequence_length = {COLUMNS}}}
+data = {{train = "{corpus}", sequence_length = {COLUMNS}}}
 train = {{global_batch_rows = {ROWS}, micro_batch_rows = {micro_rows}}}
 model.vocab_size = {VOCABULARY}
 model.hidden_size = {width}

@@ -9,7 +9,6 @@ of a kind. Nothing is reported unless each loss of a mixture is the weighted sum
 goes to benchmarks/results/mixture.jsonl.
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -20,22 +19,19 @@ from typing import Any
 from unittest.mock import patch
 
 from made_up_run import ROWS, write_run
-from rows import append_row, measured_on
+from rows import keep, parser_of
 
-RESULTS = Path(__file__).parent / "results" / "mixture.jsonl"
-PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
 WINDOW, SKIPPED = 5, 20
 MIX = 'mix = [{objective = "clm", share = 0.5}, {objective = "mlm", share = 0.5}]'
 PHASES = ('objective = "clm"', MIX, 'objective = "mlm"', MIX)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("mixture", __doc__)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         phases = ", ".join(f"{{{phase}, steps = {WINDOW}}}" for phase in PHASES)
@@ -47,16 +43,7 @@ def main() -> None:
         seconds = measure(run_file, Path(folder) / "run")
     middle = {kind: median(found) for kind, found in seconds.items()}
     ratio = middle["clm+mlm"] / ((middle["clm"] + middle["mlm"]) / 2)
-    row = {
-        "benchmark": "mixture",
-        **sizes,
-        "rounds": options.rounds,
-        "cpu_s": middle,
-        "ratio": round(ratio, 4),
-        **measured_on(PACKAGES),
-    }
-    append_row(options.output, row)
-    print(json.dumps(row, indent=1))
+    keep(options, **sizes, rounds=options.rounds, cpu_s=middle, ratio=round(ratio, 4))
 
 
 def measure(run_file: Path, run_folder: Path) -> dict[str, list[float]]:

@@ -11,34 +11,52 @@ table names its machine and command. What fails, or would begin after so many mi
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from rows import RESULTS, read_rows
+
 HERE = Path(__file__).resolve().parent
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+DOCS = HERE.parent / "docs"
 PAGE, FIGURES = DOCS / "performance.md", DOCS / "figures"
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table."""
+    """A line of the table: a ratio to a peer or, without one, a figure of ours, and what it should be."""
 
     what: str
-    ours: str
-    peer: str
-    ratio: str
-    wanted: str
-    is_met: bool
     row: Row
     command: str
+    value: float
+    digits: int = 2
+    peer: str = ""
+    ours: str = ""
+    """Beside a ratio, the figure of ours that it is made of."""
+    wanted: float | None = None
+    is_below: bool = False
+    """True if the value should be less than what is wanted."""
+
+    @property
+    def is_met(self) -> bool:
+        """True if the value is as wanted, or nothing is wanted."""
+        return self.wanted is None or (self.value < self.wanted if self.is_below else self.value >= self.wanted)
+
+    def __str__(self) -> str:
+        """The line in Markdown."""
+        shown = f"{self.value:.{self.digits}f}"
+        ours, ratio = (self.ours, shown) if self.peer else (shown, "")
+        wanted = "" if self.wanted is None else f"{'<' if self.is_below else '>='} {self.wanted:g}"
+        missed = "" if self.is_met else " **missed**"
+        return f"| {self.what} | {ours} | {self.peer} | {ratio} | {wanted}{missed} | `{self.command}` |"
 
 
 def main() -> int:
@@ -90,8 +108,7 @@ def benchmarks(options: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
 
 def rows_of(name: str) -> list[Row]:
     """Kept rows of a benchmark, oldest first."""
-    path = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_rows(RESULTS / f"{name}.jsonl")
 
 
 def newest(name: str, **values: Any) -> Row | None:
@@ -111,8 +128,23 @@ _DTYPES = ("bf16", "fp32")
 
 
 def lines() -> Iterator[Line]:
-    yield from _preparing()
-    yield from _feeding()
+    for comparison in dict.fromkeys(row["comparison"] for row in rows_of("preprocess")):
+        row = newest("preprocess", comparison=comparison)
+        assert row is not None
+        for measured, wanted in row["wanted"].items():
+            ratio, what = row["ratios"][measured], f"preparing text, {measured}"
+            yield Line(what, row, "preprocess", ratio, digits=1, peer=comparison, wanted=wanted)
+    if row := newest("feeding"):
+        for length, wanted in (("2048", 50), ("512", 40)):
+            rate = row["rates"][length]["million_tokens_per_core_second"]
+            what = f"rows of {length} read and masked, million tokens/s of a core"
+            yield Line(what, row, "feeding", rate, digits=0, wanted=wanted)
+        share = 100 * row["waiting"]["share"]
+        yield Line("waiting for rows, % of a training step", row, "feeding", share, wanted=1, is_below=True)
+    if row := newest("first_batch"):
+        found, of = row["without_summary"], partial(Line, row=row, command="first_batch", is_below=True)
+        yield of("10^13 tokens opened, seconds to the first batch", value=found["wall_s"], wanted=1)
+        yield of("10^13 tokens opened, MB beyond the imports", value=found["resident_mb"], digits=0, wanted=50)
     yield from _training()
     yield from _memory()
     for name, key, what in (
@@ -121,89 +153,46 @@ def lines() -> Iterator[Line]:
     ):
         if row := newest(name):
             ratio = row[key]["trainers, one at a time"] if isinstance(row[key], dict) else row[key]
-            yield Line(
-                what, "", "HF Trainer", f"{ratio:.2f}", f">= {row['wanted']:g}", ratio >= row["wanted"], row, name
-            )
-
-
-def _preparing() -> Iterator[Line]:
-    for comparison in dict.fromkeys(row["comparison"] for row in rows_of("preprocess")):
-        row = newest("preprocess", comparison=comparison)
-        assert row is not None
-        for measured, wanted in row["wanted"].items():
-            ratio = row["ratios"][measured]
-            what = f"preparing text, {measured}"
-            yield Line(what, "", comparison, f"{ratio:.1f}", f">= {wanted:g}", ratio >= wanted, row, "preprocess")
-
-
-def _feeding() -> Iterator[Line]:
-    if row := newest("feeding"):
-        for length, wanted in (("2048", 50), ("512", 40)):
-            rate = row["rates"][length]["million_tokens_per_core_second"]
-            what = f"rows of {length} read and masked, million tokens/s of a core"
-            yield Line(what, f"{rate:.0f}", "", "", f">= {wanted}", rate >= wanted, row, "feeding")
-        share = row["waiting"]["share"]
-        what = "waiting for rows, share of a training step"
-        yield Line(what, f"{share:.2%}", "", "", "< 1 %", share < 0.01, row, "feeding")
-    if row := newest("first_batch"):
-        found = row["without_summary"]
-        what = "10^13 tokens opened, seconds to the first batch"
-        yield Line(what, f"{found['wall_s']:.2f}", "", "", "< 1", found["wall_s"] < 1, row, "first_batch")
-        what = "10^13 tokens opened, MB beyond the imports"
-        yield Line(what, f"{found['resident_mb']:.0f}", "", "", "< 50", found["resident_mb"] < 50, row, "first_batch")
+            yield Line(what, row, name, ratio, peer="HF Trainer", wanted=row["wanted"])
 
 
 def _training() -> Iterator[Line]:
     faster = faster_dtype()
-    wanted = {"documents": 5.0, "blocks": 2.0 if faster == "bf16" else 1.6}
+    targets = {"documents": 5.0, "blocks": 2.0 if faster == "bf16" else 1.6}
     dtypes = (faster, *(each for each in _DTYPES if each != faster))
     shapes = (("d256", "", "training_step"), ("modernbert", "ModernBERT's ", "training_step --shape modernbert"))
-    for (shape, family, command), allocator, rows, dtype in product(shapes, ("own", "both"), wanted, dtypes):
-        row = newest("training_step", shape=shape, dtype=dtype, allocator_set_by=allocator)
-        if row is None:
-            continue
-        ours, peer = (row["contenders"][f"{side} {rows}"]["tokens_per_second"] for side in ("ours", "peer"))
-        ratio = row["ratios"][f"{rows} wall_s"]
-        is_target = allocator == "own" and dtype == faster
-        given = "" if allocator == "own" else ", our allocator's setting given to both"
-        yield Line(
-            f"{family}training step, {rows}, {dtype}{given}, tokens/s",
-            f"{ours:,}",
-            f"HF Trainer {peer:,}",
-            f"{ratio:.2f}",
-            f">= {wanted[rows]:g}" if is_target else "",
-            not is_target or ratio >= wanted[rows],
-            row,
-            command,
-        )
+    for (shape, family, command), allocator, rows, dtype in product(shapes, ("own", "both"), targets, dtypes):
+        if row := newest("training_step", shape=shape, dtype=dtype, allocator_set_by=allocator):
+            ours, peer = (row["contenders"][f"{side} {rows}"]["tokens_per_second"] for side in ("ours", "peer"))
+            given = "" if allocator == "own" else ", our allocator's setting given to both"
+            yield Line(
+                f"{family}training step, {rows}, {dtype}{given}, tokens/s",
+                row,
+                command,
+                row["ratios"][f"{rows} wall_s"],
+                ours=f"{ours:,}",
+                peer=f"HF Trainer {peer:,}",
+                wanted=targets[rows] if (allocator, dtype) == ("own", faster) else None,
+            )
 
 
 def _memory() -> Iterator[Line]:
-    row = newest("training_sweeps", sweep="memory")
-    if row is None:
-        return
-    ours, peer = (row["sides"][side] for side in ("ours", "peer"))
-    for what, key in (
-        ("training, peak bytes per token", "bytes_per_token"),
-        ("training, peak bytes per parameter", "bytes_per_parameter"),
-        ("start-up, seconds until the first step is done", "first_step_done_s"),
-    ):
-        ratio = peer[key] / ours[key]
-        what = f"{what} ({row['dtype']})"
-        yield Line(
-            what, f"{ours[key]:,}", f"HF Trainer {peer[key]:,}", f"{ratio:.2f}", "", True, row, "training_sweeps"
-        )
+    if row := newest("training_sweeps", sweep="memory"):
+        ours, peer = (row["sides"][side] for side in ("ours", "peer"))
+        for what, key in (
+            ("training, peak bytes per token", "bytes_per_token"),
+            ("training, peak bytes per parameter", "bytes_per_parameter"),
+            ("start-up, seconds until the first step is done", "first_step_done_s"),
+        ):
+            sides = {"ours": f"{ours[key]:,}", "peer": f"HF Trainer {peer[key]:,}"}
+            yield Line(f"{what} ({row['dtype']})", row, "training_sweeps", peer[key] / ours[key], **sides)
 
 
 def page() -> str:
     """The page, with what the kept results say between its marks."""
     table = list(lines())
     missed = [line.what for line in table if not line.is_met]
-    body = "\n".join(
-        f"| {line.what} | {line.ours} | {line.peer} | {line.ratio} | "
-        f"{line.wanted}{' **missed**' * (not line.is_met)} | `{line.command}` |"
-        for line in table
-    )
+    body = "\n".join(map(str, table))
     kept = {line.command: line.row for line in table}
     measured = "\n".join(f"| `{name}` | {_where(row)} |" for name, row in kept.items())
     found = {
@@ -239,15 +228,11 @@ def pictures() -> Iterator[tuple[str, bytes]]:
     panels = []
     for sweep, title in (("lengths", "tokens in a row (nano)"), ("widths", "width of the model (512 tokens)")):
         if row := newest("training_sweeps", sweep=sweep):
-            series = tuple(
-                Series(
-                    label,
-                    tuple(Point(float(at), value) for at, value in row["wall_us_per_token"][side].items()),
-                    color,
-                )
-                for color, (side, label) in enumerate((("ours", "ours"), ("peer", "HF Trainer")))
-            )
-            panels.append(Panel(title, series, "microseconds per token"))
+            series = []
+            for color, (side, label) in enumerate((("ours", "ours"), ("peer", "HF Trainer"))):
+                points = (Point(float(at), value) for at, value in row["wall_us_per_token"][side].items())
+                series.append(Series(label, tuple(points), color))
+            panels.append(Panel(title, tuple(series), "microseconds per token"))
     if panels:
         picture = Picture("performance", "Time per token", "", "", tuple(panels), is_log=True)
         yield "performance.svg", draw(picture, "svg")

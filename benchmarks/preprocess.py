@@ -30,10 +30,9 @@ from typing import Any
 from preprocess_contenders import COMPARISONS, Comparison, Places, contenders, prepare_tokenizer, versions
 from preprocess_inputs import Amount, changed_copies, read_documents, thinned, write_amount
 from preprocess_measure import Usage, adopt_orphans, run
-from preprocess_outputs import check_equal, have_equal_bytes
-from rows import append_row, machine
+from preprocess_outputs import check_equal
+from rows import keep, parser_of
 
-RESULTS = Path(__file__).parent / "results" / "preprocess.jsonl"
 MEGABYTE = 1_000_000
 Task = tuple[str, str]
 
@@ -89,16 +88,11 @@ class Bench:
     def check(self, comparison: Comparison) -> dict[str, Any]:
         """Run both sides on the largest amount, with memory sampled, and compare what they wrote."""
         amount = comparison.amounts[-1]
-        sides = [(name, amount) for name in (comparison.ours, comparison.peer)]
-        for task in sides:
+        for task in (sides := [(name, amount) for name in comparison.sides]):
             if task not in self.first:
                 self.first[task] = self.run(task, samples_memory=True)
-        ours, peer = (self.contenders[name].read(self.output((name, amount))) for name, _ in sides)
-        found: dict[str, Any] = {"amount": amount} | check_equal(ours, peer, pair=" and ".join(sides_names(sides)))
-        if comparison.name.startswith("megatron"):
-            prefix = self.output(sides[1]) / "out_text_document"
-            found["equal_bytes"] = have_equal_bytes(self.output(sides[0]) / "corpus", prefix)
-        return found
+        ours, peer = (self.contenders[task[0]].read(self.output(task)) for task in sides)
+        return {"amount": amount} | check_equal(ours, peer, pair=" and ".join(comparison.sides))
 
     def time(self, tasks: Sequence[Task], *, repeats: int, slow_repeats: int) -> None:
         """Every task once, then every task again, as often as it is to be timed."""
@@ -139,10 +133,6 @@ class Bench:
         return rates
 
 
-def sides_names(sides: Sequence[Task]) -> list[str]:
-    return [name for name, _ in sides]
-
-
 def ratios(comparison: Comparison, ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, float]:
     """Ratios of speed: whole commands by amount, and without the start of both or of the peer alone."""
     found = {}
@@ -159,13 +149,12 @@ def ratios(comparison: Comparison, ours: dict[str, Any], peer: dict[str, Any]) -
 
 
 def result_row(bench: Bench, comparison: Comparison, checked: dict[str, Any]) -> dict[str, Any]:
-    sides = {name: bench.figures(name, comparison) for name in (comparison.ours, comparison.peer)}
+    sides = {name: bench.figures(name, comparison) for name in comparison.sides}
     text = {
         amount: {"documents": bench.amounts[amount].documents, "text_bytes": bench.amounts[amount].text_bytes}
         for amount in comparison.amounts
     }
     return {
-        "benchmark": "preprocess",
         "comparison": comparison.name,
         "ratios": ratios(comparison, sides[comparison.ours], sides[comparison.peer]),
         "wanted": comparison.wanted,
@@ -174,14 +163,13 @@ def result_row(bench: Bench, comparison: Comparison, checked: dict[str, Any]) ->
         "text": text,
         "vocabulary_size": bench.places.vocabulary_size,
         "workers": bench.places.workers,
-        "machine": machine(),
         "load_average_before": bench.load_average,
         "versions": bench.versions,
     }
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("preprocess", __doc__)
     parser.add_argument("--text", type=Path, required=True, help="folder with real text")
     parser.add_argument("--tokenizer", required=True, help="what `toolkit preprocess --tokenizer` takes")
     parser.add_argument("--peer-python", type=Path, required=True, help="Python of the peers' environment")
@@ -193,7 +181,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--big-megabytes", type=float, default=500, help="least size of the big amount of text")
     parser.add_argument("--share", type=float, default=1.0, help="of the text to take, to try the benchmark out")
     parser.add_argument("--work", type=Path, help="existing folder for inputs and outputs (4 GB), made empty again")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     return parser.parse_args()
 
 
@@ -215,7 +202,7 @@ def compare_all(options: argparse.Namespace) -> list[dict[str, Any]]:
         print(f"{name}: {amount.documents:,} documents, {amount.text_bytes / MEGABYTE:.1f} MB of text")
     print("Ids and memory:")
     checked = {comparison.name: bench.check(comparison) for comparison in chosen}
-    tasks = dict.fromkeys((side, amount) for one in chosen for amount in one.amounts for side in (one.ours, one.peer))
+    tasks = dict.fromkeys((side, amount) for one in chosen for amount in one.amounts for side in one.sides)
     print("Times:")
     bench.time(list(tasks), repeats=options.repeats, slow_repeats=options.slow_repeats)
     return [result_row(bench, comparison, checked[comparison.name]) for comparison in chosen]
@@ -229,8 +216,7 @@ def main() -> None:
         options.work = Path(folder)
         rows = compare_all(options)
     for row in rows:
-        append_row(options.output, row)
-        print(f"{row['comparison']}: {row['ratios']}, wanted {row['wanted']}")
+        keep(options, **row)
 
 
 if __name__ == "__main__":

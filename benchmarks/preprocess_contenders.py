@@ -50,6 +50,11 @@ class Comparison:
     amounts: tuple[str, ...]
     wanted: dict[str, float]
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Ours and the peer."""
+        return self.ours, self.peer
+
 
 _DATATROVE_RATIOS = {"whole command, wall": 25.0, "without start, wall": 15.0}
 COMPARISONS = {
@@ -59,19 +64,15 @@ COMPARISONS = {
         Comparison("megatron-fast", "ours jsonl", "megatron fast", ("big",), {"big command, wall": 3.0}),
         Comparison("datatrove-jsonl", "ours jsonl files", "datatrove jsonl", ("quarter", "whole"), _DATATROVE_RATIOS),
         Comparison("datatrove-parquet", "ours parquet", "datatrove parquet", ("quarter", "whole"), _DATATROVE_RATIOS),
-        Comparison("reference-jsonl", "ours jsonl", "reference jsonl", ("whole",), {}),
-        Comparison("reference-parquet", "ours parquet", "reference parquet", ("whole",), {}),
     )
 }
 
 
 def contenders(places: Places) -> dict[str, Contender]:
     return {
-        "ours jsonl": _ours(places, "jsonl", "auto"),
-        "ours jsonl files": _ours(places, "jsonl_folder", "auto"),
-        "ours parquet": _ours(places, "parquet_folder", "auto"),
-        "reference jsonl": _ours(places, "jsonl", "reference"),
-        "reference parquet": _ours(places, "parquet_folder", "reference"),
+        "ours jsonl": _ours(places, "jsonl"),
+        "ours jsonl files": _ours(places, "jsonl_folder"),
+        "ours parquet": _ours(places, "parquet_folder"),
         "megatron": _megatron(places, "megatron-loop", str(places.workers), is_slow=True),
         "megatron fast": _megatron(places, "megatron-fast-loop", is_slow=False),
         "datatrove jsonl": _datatrove(places, "jsonl_folder"),
@@ -108,27 +109,23 @@ def versions(places: Places) -> dict[str, dict[str, str]]:
     return found
 
 
-def _ours(places: Places, reads: str, engine: str) -> Contender:
+def _ours(places: Places, reads: str) -> Contender:
     def command(source: Path, output: Path) -> list[str]:
-        options = ["--workers", str(places.workers), "--engine", engine]
-        tokenizer = ["--tokenizer", str(places.tokenizer)]
-        return [places.toolkit, "preprocess", str(source), *tokenizer, "--output", str(output / "corpus"), *options]
+        options = ["--tokenizer", str(places.tokenizer), "--workers", str(places.workers)]
+        return [places.toolkit, "preprocess", str(source), "--output", str(output / "corpus"), *options]
 
-    def read(output: Path) -> Documents:
-        return read_corpus(output / "corpus")
-
-    how = f"toolkit preprocess --workers {places.workers} --engine {engine}"
-    return Contender(how, reads, command, read, is_slow=engine == "reference")
+    how = f"toolkit preprocess --workers {places.workers}"
+    return Contender(how, reads, command, lambda output: read_corpus(output / "corpus"))
 
 
 def _megatron(places: Places, program: str, *options: str, is_slow: bool) -> Contender:
     def command(source: Path, output: Path) -> list[str]:
         return [*_peer_program(places, program, source, output / "out"), str(places.tokenizer), *options]
 
-    def read(output: Path) -> Documents:
-        return read_megatron_pair(output / "out_text_document")
-
-    return Contender(f"{program}, driven on megatron-core", "jsonl", command, read, is_slow=is_slow)
+    how = f"{program}, driven on megatron-core"
+    return Contender(
+        how, "jsonl", command, lambda output: read_megatron_pair(output / "out_text_document"), is_slow=is_slow
+    )
 
 
 def _datatrove(places: Places, reads: str) -> Contender:
@@ -136,11 +133,8 @@ def _datatrove(places: Places, reads: str) -> Contender:
         program = _peer_program(places, "datatrove", source, output)
         return [*program, str(places.tokenizer), places.eod_text, str(places.workers)]
 
-    def read(output: Path) -> Documents:
-        return read_datatrove(output / "tokens")
-
     how = f"DocumentTokenizer after its reader, {places.workers} tasks, no shuffling"
-    return Contender(how, reads, command, read, is_slow=True)
+    return Contender(how, reads, command, lambda output: read_datatrove(output / "tokens"), is_slow=True)
 
 
 def _peer_program(places: Places, name: str, source: Path, output: Path) -> list[str]:

@@ -10,9 +10,10 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,18 +37,7 @@ class Amount:
 
 def read_documents(folder: Path) -> list[str]:
     """Every text below a folder that is not empty, in one shuffled order. `.txt` files are one document each."""
-    readers: dict[str, Callable[[Path], Iterator[str]]] = {
-        ".jsonl": _read_lines,
-        ".jsonl.gz": _read_lines,
-        ".json.gz": _read_lines,
-        ".parquet": _read_parquet,
-        ".txt": _read_text,
-    }
-    documents = []
-    for path in sorted(folder.rglob("*")):
-        reader = next((reader for ending, reader in readers.items() if path.name.endswith(ending)), None)
-        if reader is not None:
-            documents.extend(text for text in reader(path) if text)
+    documents = [text for path in sorted(folder.rglob("*")) for text in _read(path) if text]
     random.Random(0).shuffle(documents)
     return documents
 
@@ -114,15 +104,19 @@ def _line(text: str) -> str:
     return json.dumps({"text": text}, ensure_ascii=False) + "\n"
 
 
-def _read_lines(path: Path) -> Iterator[str]:
+def _read(path: Path) -> Iterator[str]:
+    if path.suffix == ".txt":
+        yield path.read_bytes().decode()
+    elif path.name.endswith((".parquet", ".jsonl", ".jsonl.gz", ".json.gz")):
+        yield from (row["text"] for row in read_columns(path, ["text"]))
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows of a .parquet file, or of lines of JSON, as they are or in .gz."""
+    if path.suffix == ".parquet":
+        yield from pq.read_table(path, columns=list(columns)).to_pylist()
+        return
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         for line in file:
-            yield json.loads(line)["text"]
-
-
-def _read_parquet(path: Path) -> Iterator[str]:
-    yield from pq.read_table(path, columns=["text"]).column("text").to_pylist()
-
-
-def _read_text(path: Path) -> Iterator[str]:
-    yield path.read_bytes().decode()
+            row = json.loads(line)
+            yield {column: row[column] for column in columns}

@@ -61,26 +61,10 @@ def check_equal(ours: Documents, peer: Documents, *, pair: str) -> dict[str, int
     if len(ours.lengths) != len(peer.lengths):
         raise SystemExit(f"{pair}: {len(ours.lengths):,} and {len(peer.lengths):,} documents; nothing was timed.")
     if not np.array_equal(ours.lengths, peer.lengths) or not np.array_equal(ours.ids, peer.ids):
-        first = _first_difference(ours, peer)
+        pairs = zip(*(np.split(one.ids, np.cumsum(one.lengths)[:-1]) for one in (ours, peer)), strict=True)
+        first = next(number for number, pair in enumerate(pairs) if not np.array_equal(*pair))
         raise SystemExit(f"{pair}: the ids of document {first} (from 0) differ; nothing was timed.")
     return {"documents": len(ours.lengths), "tokens": len(ours.ids)}
-
-
-def have_equal_bytes(ours: Path, prefix: Path) -> bool:
-    """True if a corpus is one shard and that shard is, byte for byte, the pair of a peer."""
-    return len(list(ours.glob("shard-*.bin"))) == 1 and all(
-        (ours / f"shard-00000.{kind}").read_bytes() == prefix.with_name(f"{prefix.name}.{kind}").read_bytes()
-        for kind in ("bin", "idx")
-    )
-
-
-def _first_difference(ours: Documents, peer: Documents) -> int:
-    ends = np.cumsum(ours.lengths)
-    by_length = np.flatnonzero(ours.lengths != peer.lengths)
-    last = int(by_length[0]) if len(by_length) else len(ends) - 1
-    shared = int(ends[last] - ours.lengths[last]) if len(by_length) else int(ends[-1])
-    by_id = np.flatnonzero(ours.ids[:shared] != peer.ids[:shared])
-    return int(np.searchsorted(ends, by_id[0], side="right")) if len(by_id) else last
 
 
 def _joined(parts: Sequence[Documents]) -> Documents:

@@ -8,14 +8,13 @@ articles are never training articles. The tokenizer sees the training text alone
 """
 
 import argparse
-import gzip
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from preprocess_inputs import read_columns
 
 from tokenization import train_bpe
 
@@ -27,19 +26,9 @@ COLUMNS = ("id", "url", "title", "text")
 ARTICLE_CHARACTERS = range(500, 50_001)
 
 
-def read_articles(source: Path) -> Iterator[dict[str, str]]:
-    if source.suffix == ".parquet":
-        yield from pq.read_table(source, columns=list(COLUMNS)).to_pylist()
-        return
-    with gzip.open(source, "rb") as file:
-        for line in file:
-            row = json.loads(line)
-            yield {column: row[column] for column in COLUMNS}
-
-
 def draw_articles(sources: list[Path]) -> list[dict[str, str]]:
     """All articles of a usable length, once each, in an order that depends on their ids alone."""
-    articles = {article["id"]: article for source in sources for article in read_articles(source)}
+    articles = {article["id"]: article for source in sources for article in read_columns(source, COLUMNS)}
     usable = [article for article in articles.values() if len(article["text"]) in ARTICLE_CHARACTERS]
     return sorted(usable, key=lambda article: hashlib.sha256(article["id"].encode()).digest())
 

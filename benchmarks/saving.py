@@ -9,8 +9,6 @@ spends in saving on rank 0, in the middle of all checkpoints of a kind; what has
 that train shows in the seconds of 10 steps. One JSON row goes to benchmarks/results/saving.jsonl.
 """
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,10 +21,8 @@ from typing import Any
 from unittest.mock import patch
 
 from made_up_run import ROWS, write_run
-from rows import append_row, measured_on
+from rows import keep, parser_of
 
-RESULTS = Path(__file__).parent / "results" / "saving.jsonl"
-PACKAGES = ("torch", "deepspeed", "encoder-pretraining-toolkit")
 KINDS = ("background", "none", "waited")
 WINDOW, EVERY, SKIPPED = 10, 5, 10
 
@@ -108,7 +104,7 @@ def summary(ends: list[float], blocked: dict[str, list[float]]) -> dict[str, Any
     seconds = {step: end - start for step, (start, end) in enumerate(pairwise(ends), start=2)}
     step_s = median(took for step, took in seconds.items() if kind_of(step) == "none")
     windows: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for first in range(SKIPPED + 1, len(ends) - WINDOW + 1, WINDOW):
+    for first in range(SKIPPED + 1, len(ends) - WINDOW + 2, WINDOW):
         windows[kind_of(first)].append(sum(seconds[step] for step in range(first, first + WINDOW)))
     found: dict[str, Any] = {"step_s": round(step_s, 4), "checkpoints": len(blocked["background"])}
     for kind in ("background", "waited"):
@@ -119,13 +115,12 @@ def summary(ends: list[float], blocked: dict[str, list[float]]) -> dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("saving", __doc__)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--folder", type=Path, help="on the disk to be measured; unset: a temporary folder")
-    parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     from toolkit.testing.distributed import run_distributed
 
@@ -135,20 +130,11 @@ schedule = [{{objective = "mlm", steps = {steps}}}]
 lr = {{warmup_steps = 1, decay_steps = 1}}
 checkpoint.keep = 1
 """
-    sizes = {"layers": given.layers, "width": given.width, "micro_rows": ROWS // given.ranks}
+    sizes = {"layers": given.layers, "width": given.width}
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        run = Measured(folder, str(write_run(Path(folder), settings, **sizes)))
+        run = Measured(folder, str(write_run(Path(folder), settings, micro_rows=ROWS // given.ranks, **sizes)))
         ((found, *_),) = run_distributed([run], world_size=given.ranks, timeout=3600)
-    row = {
-        "benchmark": "saving",
-        "layers": given.layers,
-        "width": given.width,
-        "ranks": given.ranks,
-        **found,
-        **measured_on(PACKAGES),
-    }
-    print(json.dumps(row, indent=1), flush=True)
-    append_row(given.output, row)
+    keep(given, **sizes, ranks=given.ranks, **found)
 
 
 if __name__ == "__main__":

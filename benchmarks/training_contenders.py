@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rows import num_cores, resident_megabytes
 
 SHORTEST, MASK_RATIO, SEED = 12, 0.4, 0
 PAD, MASK, FIRST_ORDINARY = 0, 1, 2
@@ -57,8 +57,8 @@ class Contender:
     shape: str
     steps: int
     keeps_freed_memory: bool
-    is_compiled: bool
-    num_threads: int
+    is_compiled: bool = False
+    num_threads: int = num_cores()
     num_rows: int = 8
     columns: int = 512
 
@@ -231,12 +231,6 @@ def run_peer(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     gate()
 
 
-def resident_megabytes(name: str) -> float:
-    """Memory of this process (VmRSS), or its highest (VmHWM), in MB of 10^6 bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e6
-
-
 def work(contender: Contender, pipe: Connection) -> None:
     """Run one contender's process: it says its first loss, answers "go" with the seconds of a step, wall and CPU.
 
@@ -249,7 +243,7 @@ def work(contender: Contender, pipe: Connection) -> None:
     import torch
 
     importlib.import_module({"ours": "toolkit.engine.engine", "peer": "transformers.trainer"}[contender.side])
-    libraries = resident_megabytes("VmRSS")
+    libraries = resident_megabytes()
     torch.set_num_threads(contender.num_threads)
     started: list[tuple[float, float]] = []
 
@@ -264,7 +258,7 @@ def work(contender: Contender, pipe: Connection) -> None:
     pipe.send(resident_megabytes("VmHWM") - libraries)
 
 
-def compare(contenders: list[Contender], *, num_warm: int) -> dict[str, dict[str, Any]]:
+def compare(contenders: list[Contender], *, num_warm: int = 2) -> dict[str, dict[str, Any]]:
     """Run the contenders' steps in turn.
 
     Gives by contender the first loss, median seconds after `num_warm` steps, seconds from the start of its process to

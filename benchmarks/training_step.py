@@ -13,20 +13,12 @@ given to the peer too is the other comparison: `both`. One JSON row per comparis
 benchmarks/results/training_step.jsonl.
 """
 
-import argparse
-import json
-import os
-from pathlib import Path
-
-from rows import append_row, measured_on
+from rows import keep, num_cores, parser_of
 from training_contenders import SHAPES, Contender, compare
-
-RESULTS = Path(__file__).parent / "results" / "training_step.jsonl"
-PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "encoder-pretraining-toolkit")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("training_step", __doc__)
     parser.add_argument("--shape", choices=SHAPES, default="d256")
     parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--allocators", nargs="+", choices=["own", "both"], default=["own", "both"])
@@ -36,11 +28,10 @@ def main() -> None:
     parser.add_argument(
         "--threads",
         type=int,
-        default=len(os.sched_getaffinity(0)),
+        default=num_cores(),
         help="of each contender; on a busy machine take 1 and trust CPU seconds: two threads that wait for one another "
         "there burn several times the work",
     )
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     for dtype in options.dtypes:
         for allocator in options.allocators:
@@ -64,20 +55,9 @@ def main() -> None:
                 for rows in ("documents", "blocks")
                 for clock in ("wall_s", "cpu_s")
             }
-            row = {
-                "benchmark": "training_step",
-                "shape": options.shape,
-                "dtype": dtype,
-                "allocator_set_by": allocator,
-                "compiled": options.compile,
-                "timed_steps": options.steps,
-                "threads": options.threads,
-                "ratios": ratios,
-                "contenders": found,
-                **measured_on(PACKAGES),
-            }
-            print(json.dumps(row, indent=1), flush=True)
-            append_row(options.output, row)
+            same = {"compiled": options.compile, "timed_steps": options.steps, "threads": options.threads}
+            compared = {"shape": options.shape, "dtype": dtype, "allocator_set_by": allocator}
+            keep(options, **compared, **same, ratios=ratios, contenders=found)
 
 
 if __name__ == "__main__":

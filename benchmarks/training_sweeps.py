@@ -13,39 +13,24 @@ losses are compared before anything is timed. A JSON row per sweep goes to bench
 """
 
 import argparse
-import json
-import os
-from pathlib import Path
 from typing import Any
 
-from rows import append_row, measured_on
+from rows import keep, num_cores, parser_of
 from training_contenders import SHAPES, Contender, compare
 
-RESULTS = Path(__file__).parent / "results" / "training_sweeps.jsonl"
-PACKAGES = ("torch", "transformers", "deepspeed", "accelerate", "encoder-pretraining-toolkit")
 TOKENS, LENGTHS, WIDTHS = 4096, (128, 256, 512, 1024, 2048, 4096), (128, 256, 384, 512)
 SHAPES |= {f"w{width}": SHAPES["nano"] | {"hidden_size": width, "intermediate_size": 4 * width} for width in WIDTHS}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("training_sweeps", __doc__)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each contender")
     parser.add_argument("--only", nargs="+", choices=SWEEPS, default=list(SWEEPS))
-    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.only:
-        row = {
-            "benchmark": "training_sweeps",
-            "sweep": name,
-            "dtype": options.dtype,
-            "timed_steps": options.steps,
-            "threads": len(os.sched_getaffinity(0)),
-            **SWEEPS[name](options),
-            **measured_on(PACKAGES),
-        }
-        print(json.dumps(row, indent=1), flush=True)
-        append_row(options.output, row)
+        same = {"dtype": options.dtype, "timed_steps": options.steps, "threads": num_cores()}
+        keep(options, sweep=name, **same, **SWEEPS[name](options))
 
 
 def lengths(options: argparse.Namespace) -> dict[str, Any]:
@@ -61,8 +46,10 @@ def widths(options: argparse.Namespace) -> dict[str, Any]:
 
 def memory(options: argparse.Namespace) -> dict[str, Any]:
     """Bytes per token and per parameter, and seconds until the first step is done."""
+    from toolkit.model import ModelSettings, parameter_counts
+
     few, many = (_both(options, "d256", rows, 512) for rows in (8, 16))
-    parameters = _parameters("d256")
+    parameters = parameter_counts(ModelSettings(**SHAPES["d256"])).total
     found = {}
     for side in ("ours", "peer"):
         of_token = (many[side]["peak_mb"] - few[side]["peak_mb"]) * 1e6 / TOKENS
@@ -89,14 +76,12 @@ def _both(options: argparse.Namespace, shape: str, num_rows: int, columns: int) 
             shape=shape,
             steps=2 + options.steps,
             keeps_freed_memory=side == "ours",
-            is_compiled=False,
-            num_threads=len(os.sched_getaffinity(0)),
             num_rows=num_rows,
             columns=columns,
         )
         for side in ("ours", "peer")
     ]
-    return {name.split()[0]: found for name, found in compare(contenders, num_warm=2).items()}
+    return {name.split()[0]: found for name, found in compare(contenders).items()}
 
 
 def _times(points: dict[int, dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -108,12 +93,6 @@ def _times(points: dict[int, dict[str, dict[str, Any]]]) -> dict[str, Any]:
         }
         for clock in ("wall_s", "cpu_s")
     }
-
-
-def _parameters(shape: str) -> int:
-    from toolkit.model import ModelSettings, parameter_counts
-
-    return parameter_counts(ModelSettings(**SHAPES[shape])).total
 
 
 if __name__ == "__main__":
