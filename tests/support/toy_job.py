@@ -90,8 +90,7 @@ def command_at(folder: Path) -> Command:
 
 def crew_of(job: ToyJob, num_workers: int) -> Here:
     """Workers of this process for a job."""
-    job_file = command_at(job.root).job_file
-    return Here(job, job_file, places=[{}] * num_workers, logs=job.root / "logs")
+    return Here(job, places=[{}] * num_workers, logs=job.root / "logs")
 
 
 def main(folder: Path, num_workers: int, num_items: int) -> int:

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.toy_job import ToyJob, command_at
+from tests.support.toy_job import ToyJob
 from toolkit.core.errors import SettingsError
 from toolkit.work import ray as on_ray
 from toolkit.work.claims import Item
+from toolkit.work.commands import job_file
 from toolkit.work.ray import Cluster, OnRay, Resources, Setting, _address
 
 # Not imported here: the command sets what Ray reads when it is imported.
@@ -35,7 +36,6 @@ def cluster() -> Iterator[Cluster]:
 def crew_of(cluster: Cluster, job: ToyJob, most: int = 1, *, cpus: int = 1, gpus: int = 0) -> OnRay:
     return OnRay(
         job,
-        command_at(job.root).job_file,
         cluster=cluster,
         most=most,
         resources=Resources(cpus, gpus),
@@ -128,7 +128,7 @@ def test_a_busy_cluster_is_refused(cluster: Cluster, tmp_path: Path, monkeypatch
 def test_a_machine_that_does_not_see_the_folder_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     job = ToyJob(tmp_path, [Item("a")])
     crew = crew_of(cluster, job)
-    command_at(tmp_path).job_file.unlink()
+    job_file(job.folder).unlink()
     with crew, pytest.raises(SettingsError) as error:
         crew.run(lambda lines: None)
     assert f"cannot run work: it does not see the folder {job.folder}" in str(error.value)

@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.toy_job import SECONDS, ToyJob, command_at, crew_of
+from tests.support.toy_job import SECONDS, ToyJob, crew_of
 from toolkit.core.errors import ToolkitError
 from toolkit.work.claims import Item
+from toolkit.work.commands import job_file
 from toolkit.work.start import Here
 
 
@@ -62,8 +63,8 @@ def test_the_item_of_a_killed_worker_is_done_by_another_process(tmp_path: Path) 
 
 def test_workers_that_do_not_start_end_the_command_with_their_log(tmp_path: Path) -> None:
     job = ToyJob(tmp_path, items_of(a="work"))
-    crew = Here(job, command_at(tmp_path).job_file, places=[{}], logs=tmp_path / "logs")
-    command_at(tmp_path).job_file.write_bytes(b"broken")
+    crew = Here(job, places=[{}], logs=tmp_path / "logs")
+    job_file(job.folder).write_bytes(b"broken")
     with crew, pytest.raises(ToolkitError, match=r"3 workers in a row ended .* by exit code 1; see .*worker-0\.log"):
         crew.run(lambda lines: None)
     assert "UnpicklingError" in (tmp_path / "logs" / "worker-0.log").read_text()
@@ -71,7 +72,7 @@ def test_workers_that_do_not_start_end_the_command_with_their_log(tmp_path: Path
 
 def test_each_worker_has_its_place(tmp_path: Path) -> None:
     job, places = ToyJob(tmp_path, items_of(a="meet", b="meet")), [{"TOY_PLACE": place} for place in ("0", "1")]
-    with Here(job, command_at(tmp_path).job_file, places=places, logs=tmp_path / "logs") as crew:
+    with Here(job, places=places, logs=tmp_path / "logs") as crew:
         crew.run(lambda lines: None)
     assert sorted((tmp_path / "done" / key).read_text() for key in "ab") == ["0", "1"]
 

@@ -170,7 +170,7 @@ def _make(
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
     corpus.missing()
     before, begun = list(corpus.written.values()), time.monotonic()
-    write_all(corpus, command, tokenizer, choice)
+    write_all(corpus, tokenizer, choice)
     seconds = time.monotonic() - begun
     with corpus.locked():
         made = _complete(corpus, tokenizer) if corpus.begin_merge() else None

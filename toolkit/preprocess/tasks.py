@@ -29,7 +29,7 @@ from toolkit.preprocess.writer.corpus import UnfinishedCorpus
 from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, group_folder
 from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
 from toolkit.work.claims import BrokenError, Claims, Item, Job, StoppedError, work_on
-from toolkit.work.commands import Command, work_folder
+from toolkit.work.commands import work_folder
 from toolkit.work.ray import Cluster, OnRay, Resources
 from toolkit.work.slurm import SlurmJobs
 from toolkit.work.start import Crew, Here
@@ -124,7 +124,7 @@ def _items(corpus: UnfinishedCorpus) -> list[Item]:
     return items
 
 
-def write_all(corpus: UnfinishedCorpus, command: Command, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:
+def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:
     """Write until no group is missing, also those that a command leaves which is killed."""
     before = corpus.num_bytes
     total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - before
@@ -144,7 +144,7 @@ def write_all(corpus: UnfinishedCorpus, command: Command, tokenizer: Tokenizer, 
                 job.tokenizer, job.choice, job.on_span = tokenizer, choice, on_span
                 _work_here(job)
             else:
-                _work_in_others(job, command, look)
+                _work_in_others(job, look)
             is_left = bool(corpus.missing())  # raises where too many rows are bad
             _check_failures(job)
             if is_left:  # by another backend, or by another machine and not seen here yet
@@ -159,22 +159,21 @@ def _work_here(job: CorpusJob) -> None:
         raise broken.__cause__ or broken from None
 
 
-def _work_in_others(job: CorpusJob, command: Command, look: Callable[[Sequence[str]], None]) -> None:
-    with _crew(job, command) as crew:
+def _work_in_others(job: CorpusJob, look: Callable[[Sequence[str]], None]) -> None:
+    with _crew(job) as crew:
         crew.run(look)
 
 
-def _crew(job: CorpusJob, command: Command) -> Crew:
+def _crew(job: CorpusJob) -> Crew:
     corpus, cores = job.corpus, len(os.sched_getaffinity(0))
     settings, logs, num_missing = corpus.settings, logs_folder(corpus.output), len(job.items)
     most = min(settings.tasks or num_missing, num_missing)
     workers = settings.workers or max(1, cores // (most if settings.executor == "local" else 1))
     corpus.settings = settings.model_copy(update={"workers": workers})
     if settings.executor == "local":
-        return Here(job, command.job_file, places=[{}] * most, logs=logs)
+        return Here(job, places=[{}] * most, logs=logs)
     return OnRay(
         job,
-        command.job_file,
         cluster=Cluster(),
         most=most,
         resources=Resources(cpus=workers),

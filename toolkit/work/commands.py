@@ -46,14 +46,9 @@ class Command:
     def leave(self) -> None:
         """Be none of the commands any more; under `locked`, so that of those that end together one is the last."""
         if self._lock is not None:
-            self.job_file.unlink(missing_ok=True)
+            job_file(self.work).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
-
-    @property
-    def job_file(self) -> Path:
-        """File that this command's workers read."""
-        return self.work / "commands" / f"{command_name()}.job"
 
     def locked(self) -> AbstractContextManager[None]:
         """The lock of the folder, for reading and writing what all commands write; nobody holds it for long."""
@@ -104,6 +99,11 @@ class Command:
 def work_folder(folder: Path) -> Path:
     """Folder of claims and marks of the work of a folder."""
     return folder / ".work"
+
+
+def job_file(work: Path) -> Path:
+    """File that this command's workers read."""
+    return work / "commands" / f"{command_name()}.job"
 
 
 def commands_at(work: Path) -> list[str]:

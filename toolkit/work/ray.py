@@ -234,7 +234,6 @@ class OnRay(Crew):
     def __init__(
         self,
         job: Job,
-        job_file: Path,
         *,
         cluster: Cluster,
         most: int,
@@ -243,7 +242,7 @@ class OnRay(Crew):
         shared: str,
         cpus_setting: str,
     ) -> None:
-        super().__init__(job, job_file, most=most, logs=logs)
+        super().__init__(job, most=most, logs=logs)
         self._cluster, self._ray, self._resources = cluster, cluster.ray, resources
         self._shared, self._cpus_setting = shared, cpus_setting
         self._places, self._last_placed = dict[int, _Place](), time.monotonic()

@@ -15,6 +15,7 @@ from typing import Self
 
 from toolkit.core.errors import SettingsError, ToolkitError
 from toolkit.work.claims import Claims, Job, process_name
+from toolkit.work.commands import job_file
 from toolkit.work.worker import BROKEN, worker_command
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -54,19 +55,18 @@ class Crew(ABC):
 
     Args:
         job: what they do.
-        job_file: where it is written for them.
         most: number of workers.
         logs: folder in which each has a file of what it prints.
     """
 
-    def __init__(self, job: Job, job_file: Path, *, most: int, logs: Path) -> None:
-        self._job_file, self._most, self._logs = job_file.absolute(), most, logs.absolute()
+    def __init__(self, job: Job, *, most: int, logs: Path) -> None:
+        self._job_file, self._most, self._logs = job_file(job.folder).absolute(), most, logs.absolute()
         self.claims = Claims(job)
         self._alive, self._is_stopped = set[int](), False
         self._num_failed_starts = 0
-        for folder in (job_file.parent, logs):
+        for folder in (self._job_file.parent, logs):
             folder.mkdir(parents=True, exist_ok=True)
-        job_file.write_bytes(pickle.dumps(job))
+        self._job_file.write_bytes(pickle.dumps(job))
 
     def __enter__(self) -> Self:
         return self
@@ -152,8 +152,8 @@ def why_ended(code: int, log: Path) -> str:
 class Here(Crew):
     """Processes of this machine, each with one of the environments beside ours."""
 
-    def __init__(self, job: Job, job_file: Path, *, places: Sequence[Mapping[str, str]], logs: Path) -> None:
-        super().__init__(job, job_file, most=len(places), logs=logs)
+    def __init__(self, job: Job, *, places: Sequence[Mapping[str, str]], logs: Path) -> None:
+        super().__init__(job, most=len(places), logs=logs)
         self._places, self._processes = places, dict[int, subprocess.Popen[bytes]]()
 
     def _start(self, number: int) -> None:

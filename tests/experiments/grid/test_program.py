@@ -30,7 +30,7 @@ def ran(monkeypatch):
     """Numbers of cells that the grids of a test had to run; cells run in this process."""
     numbers = []
 
-    def inline(kind, job, command, *, num_workers, logs):
+    def inline(kind, job, *, num_workers, logs):
         numbers.append(len(job.items))
         return nullcontext(SimpleNamespace(run=lambda look: (work_on(job), look(()))))
 

@@ -56,7 +56,7 @@ def run_grid(
         job = plan.job(missing)
         view = GridView(plan.folder, plan.cells, outcomes, job)
         if missing:
-            opened = open_crew(executor, job, command, num_workers=num_workers, logs=plan.folder.logs)
+            opened = open_crew(executor, job, num_workers=num_workers, logs=plan.folder.logs)
             with opened as crew, shown(view) as look:
                 crew.run(look)
         _end(plan, command, view)

@@ -135,14 +135,14 @@ def grid_command(folder: GridFolder) -> Command:
     return Command(folder.path, name="toolkit grid", what="grid", elsewhere="set grid.dir to another folder")
 
 
-def open_crew(kind: ExecutorKind, job: GridJob, command: Command, *, num_workers: int | None, logs: Path) -> Crew:
+def open_crew(kind: ExecutorKind, job: GridJob, *, num_workers: int | None, logs: Path) -> Crew:
     """Workers for the cells, as many as there is room for if no number is given."""
     threads, logs = max(item.payload.task.settings.threads or 1 for item in job.items), logs / command_name()
     if kind is ExecutorKind.RAY:
         most = min(num_workers or len(job.items), len(job.items))
-        return _on_ray(Cluster(), job, command, Resources(threads), most=most, logs=logs)
+        return _on_ray(Cluster(), job, Resources(threads), most=most, logs=logs)
     places = _places(threads, num_workers, num_items=len(job.items))
-    return Here(job, command.job_file, places=places, logs=logs)
+    return Here(job, places=places, logs=logs)
 
 
 def _places(threads: int, num_workers: int | None, *, num_items: int) -> list[dict[str, str]]:
@@ -156,7 +156,7 @@ def _places(threads: int, num_workers: int | None, *, num_items: int) -> list[di
     return [{}] * chosen
 
 
-def _on_ray(cluster: Cluster, job: GridJob, command: Command, each: Resources, *, most: int, logs: Path) -> Crew:
+def _on_ray(cluster: Cluster, job: GridJob, each: Resources, *, most: int, logs: Path) -> Crew:
     if not gpus.is_cpu_wanted():
         each = replace(each, gpus=min(1, cluster.num_gpus))
     at_once, with_gpu = min(cluster.room(each), most), ", each with a GPU" if each.gpus else ""
@@ -167,7 +167,6 @@ def _on_ray(cluster: Cluster, job: GridJob, command: Command, each: Resources, *
     shared = "grid.dir, data, models and the working directory"
     return OnRay(
         job,
-        command.job_file,
         cluster=cluster,
         most=most,
         resources=each,

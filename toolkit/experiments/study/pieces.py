@@ -111,7 +111,7 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
         command.join("", otherwise="another study file")
         job = StudyJob(command.work, plan, folder)
         view, is_stopped = StudyView(plan, folder, job), False
-        with _crew(executor, plan.study.machine, job, command.job_file, logs=folder.logs) as crew, stop_signals_kept():
+        with _crew(executor, plan.study.machine, job, logs=folder.logs) as crew, stop_signals_kept():
 
             def stop(*_: object) -> None:
                 nonlocal is_stopped
@@ -140,13 +140,12 @@ def _item(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Item:
     return Item(str(piece.key), training, group=piece.name, needs=needs)
 
 
-def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, job_file: Path, *, logs: Path) -> Crew:
+def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, *, logs: Path) -> Crew:
     if kind is ExecutorKind.LOCAL:
-        return Here(job, job_file, places=_places(machine), logs=logs)
+        return Here(job, places=_places(machine), logs=logs)
     cluster = Cluster()
     return OnRay(
         job,
-        job_file,
         cluster=cluster,
         most=len(job.items),
         resources=Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus)),
