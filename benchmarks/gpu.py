@@ -25,6 +25,7 @@ import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 
 from rows import RESULTS, append_row, read_rows
@@ -81,19 +82,13 @@ def _run_job(given: Arguments) -> int:
     name, seconds, *items = given.child
     job = next(job for job in _planned(argparse.Namespace(**vars(given) | {"call": None})) if job.name == name)
     job = replace(job, items=tuple(item for item in job.items if item.name in items), folder=given.out)
-    with _stub() if given.toy else nullcontext():
+    with import_module("tests.support.stub_gpu").stub_gpu() if given.toy else nullcontext():
         try:
             for row in job.measure(replace(job, limit_s=float(seconds))):
                 _append(given, name, row)
         except Exception as error:
             _append(given, name, error_row(error))
     return 0
-
-
-def _stub():  # type: ignore[no-untyped-def]
-    from tests.support.stub_gpu import stub_gpu
-
-    return stub_gpu()
 
 
 def _append(given: Arguments, name: str, row: dict[str, object]) -> None:

@@ -31,8 +31,13 @@ TOLERANCES = {"fp32": {"loss": 1e-3, "norm": 1e-2}, "bf16": {"loss": 5e-3, "norm
 _UNTIL = 3
 _ON_CPU = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 _RUN = """
-[run]
-seed = 7
+run.seed = 7
+data = {sequence_length = 512, windows = "random-cut"}
+schedule = [{objective = "clm", steps = 4}, {objective = "mlm", steps = 4}]
+train = {global_batch_rows = 8, micro_batch_rows = 4}
+lr = {peak = 3e-3, warmup_steps = 1, decay_steps = 2}
+log = {every = 1, tensorboard = false}
+eval.rows = 8
 [model]
 # Wide, so that attention is far from uniform and a gradient that it loses shows.
 initializer_range = 0.1
@@ -40,27 +45,6 @@ hidden_size = 128
 intermediate_size = 256
 num_hidden_layers = 4
 num_attention_heads = 2
-[data]
-sequence_length = 512
-windows = "random-cut"
-[[schedule]]
-objective = "clm"
-steps = 4
-[[schedule]]
-objective = "mlm"
-steps = 4
-[train]
-global_batch_rows = 8
-micro_batch_rows = 4
-[lr]
-peak = 3e-3
-warmup_steps = 1
-decay_steps = 2
-[log]
-every = 1
-tensorboard = false
-[eval]
-rows = 8
 """
 
 

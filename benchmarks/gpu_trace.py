@@ -6,6 +6,7 @@ each kernel to its launch.
 
 import gzip
 import json
+import re
 import tempfile
 from bisect import bisect_right
 from collections import defaultdict
@@ -14,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from gpu_timing import Row
@@ -96,14 +98,13 @@ class StepProfiler(Hook):
 
     def _annotate(self, owner: Any, name: str, title: str) -> None:
         """Put a range around a method until `close`."""
-        method, before = getattr(owner, name), vars(owner).get(name)
+        method = getattr(owner, name)
 
         def annotated(*arguments: Any, **named: Any) -> Any:
             with torch.profiler.record_function(title):
                 return method(*arguments, **named)
 
-        setattr(owner, name, annotated)
-        self._stack.callback(lambda: delattr(owner, name) if before is None else setattr(owner, name, before))
+        self._stack.enter_context(mock.patch.object(owner, name, annotated))
 
     def _stop(self, seconds: float) -> None:
         torch.cuda.synchronize()
@@ -209,15 +210,8 @@ def _kernels(events: Sequence[dict[str, Any]]) -> Iterator[Kernel]:
 def _kernel(event: dict[str, Any], stack: tuple[dict[str, Any], ...]) -> Kernel:
     dims = next((dims for entry in reversed(stack) if (dims := entry.get("args", {}).get("Input Dims"))), [])
     names = tuple(entry["name"] for entry in stack)
-    return Kernel(event["name"], event["ts"], event["dur"], names, frozenset(_flat(dims)))
-
-
-def _flat(dims: Any) -> Iterator[int]:
-    if isinstance(dims, int):
-        yield dims
-    elif isinstance(dims, list):
-        for part in dims:
-            yield from _flat(part)
+    sizes = frozenset(map(int, re.findall(r"\d+", str(dims))))
+    return Kernel(event["name"], event["ts"], event["dur"], names, sizes)
 
 
 class _OpenRanges:

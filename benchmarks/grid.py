@@ -67,9 +67,9 @@ def run_peers(options: argparse.Namespace, cells: list[Cell], num_at_once: int) 
 
 
 def spread(scores: Mapping[Cell, float], rate: float) -> tuple[float, float]:
-    """Mean and standard deviation over seeds."""
+    """Mean and standard deviation over seeds, to 4 decimals."""
     values = [score for cell, score in scores.items() if cell[0] == rate]
-    return statistics.fmean(values), statistics.stdev(values)
+    return round(statistics.fmean(values), 4), round(statistics.stdev(values), 4)
 
 
 def main() -> None:
@@ -109,10 +109,7 @@ def main() -> None:
         cells_per_hour={side: round(len(cells) * 3600 / value, 1) for side, value in seconds.items()},
         ratios={side: round(value / seconds["grid"], 2) for side, value in seconds.items() if side != "grid"},
         wanted=3.0,
-        accuracy={
-            side: {rate: [round(value, 4) for value in pair] for rate, pair in found.items()}
-            for side, found in by_rate.items()
-        },
+        accuracy=by_rate,
     )
 
 

@@ -134,7 +134,7 @@ class Bench:
 
 
 def ratios(comparison: Comparison, ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, float]:
-    """Ratios of speed: whole commands by amount, and without the start of both or of the peer alone."""
+    """Ratios of speed: whole commands by amount, and without the start of both."""
     found = {}
     for clock, unit in (("wall", "second"), ("cpu", "cpu_second")):
         rate = f"megabytes_per_{unit}"
@@ -142,9 +142,6 @@ def ratios(comparison: Comparison, ours: dict[str, Any], peer: dict[str, Any]) -
             found[f"{amount} command, {clock}"] = ours[amount][rate] / peer[amount][rate]
         if "without_start" in peer:
             found[f"without start, {clock}"] = ours["without_start"][rate] / peer["without_start"][rate]
-            found[f"our whole command to the peer without start, {clock}"] = (
-                ours["whole"][rate] / peer["without_start"][rate]
-            )
     return {name: round(ratio, 2) for name, ratio in found.items()}
 
 

@@ -2,11 +2,11 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import rows
 from preprocess_outputs import Documents, read_corpus, read_datatrove, read_megatron_pair
 
 import tokenization
@@ -96,17 +96,10 @@ def prepare_tokenizer(spec: str, folder: Path) -> tuple[int, str]:
 
 def versions(places: Places) -> dict[str, dict[str, str]]:
     """Of our packages, and of those that the peers' environment has."""
-    program = (
-        "import json, platform, sys; from importlib.metadata import distributions\n"
-        "found = {one.name: one.version for one in distributions() if one.name in sys.argv[1:]}\n"
-        "print(json.dumps({'python': platform.python_version()} | found))"
-    )
-    pythons = {"ours": (sys.executable, OUR_PACKAGES), "peers": (str(places.peer_python), PEER_PACKAGES)}
-    found = {}
-    for side, (python, packages) in pythons.items():
-        command = [python, "-c", program, *packages]
-        found[side] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    return found
+    program = "import json, sys, rows; print(json.dumps(rows.versions(sys.argv[1:])))"
+    command = [str(places.peer_python.absolute()), "-c", program, *PEER_PACKAGES]
+    peers = subprocess.run(command, cwd=PEER_PROGRAMS.parent, stdout=subprocess.PIPE, check=True, text=True)
+    return {"ours": rows.versions(OUR_PACKAGES), "peers": json.loads(peers.stdout)}
 
 
 def _ours(places: Places, reads: str) -> Contender:

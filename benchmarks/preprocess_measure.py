@@ -6,6 +6,7 @@ seconds countable, and memory is read from /proc.
 
 import ctypes
 import os
+import resource
 import subprocess
 import threading
 import time
@@ -45,17 +46,18 @@ def run(command: list[str], *, log: Path, environment: dict[str, str], samples_m
     """
     sampler = _MemorySampler() if samples_memory else None
     with log.open("wb") as output:
+        before = _children_seconds()
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | environment)
         if sampler is not None:
             sampler.start()
-        wall, cpu, status = 0.0, 0.0, 0
-        while (ended := _wait_for_a_child()) is not None:
-            pid, one_status, seconds = ended
-            cpu += seconds
-            if pid == process.pid:
-                wall, status = time.perf_counter() - start, one_status
-    process.returncode = os.waitstatus_to_exitcode(status)
+        process.wait()
+        wall = time.perf_counter() - start
+        # Those that it left behind.
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+    cpu = _children_seconds() - before
     peak_bytes = sampler.stop() if sampler is not None else 0
     if process.returncode != 0:
         last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
@@ -63,13 +65,10 @@ def run(command: list[str], *, log: Path, environment: dict[str, str], samples_m
     return Usage(wall, cpu, peak_bytes)
 
 
-def _wait_for_a_child() -> tuple[int, int, float] | None:
-    """Process id, status and CPU seconds (its own waited-for children included) of the next one that ends."""
-    try:
-        pid, status, usage = os.wait4(-1, 0)
-    except ChildProcessError:
-        return None
-    return pid, status, usage.ru_utime + usage.ru_stime
+def _children_seconds() -> float:
+    """CPU seconds of all children that were waited for, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class _MemorySampler(threading.Thread):

@@ -26,6 +26,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rows import resident_megabytes
+
 ROWS, SEQUENCE_LENGTH, SHARD_TOKENS, PER_MACHINE = 10_240, 2048, 1 << 28, 8
 _EXCHANGES = ("gather", "gather_on_first", "sum_counts")
 _OF_A_STEP = ("_gather_numbers", "one_of_each_copy")
@@ -98,13 +100,13 @@ class Meter:
     def at(self, name: str) -> Iterator[None]:
         """A stage; files that one inside another looks at count for that one alone."""
         outer, self.stage = self.stage, name
-        memory, cpu = _resident_mb(), time.process_time()
+        memory, cpu = resident_megabytes(), time.process_time()
         try:
             yield
         finally:
             self.stage, spent = outer, time.process_time() - cpu
             found = self.stages.setdefault(name, Counter())
-            found.update({"calls": 1, "cpu_s": spent, "mb": _resident_mb() - memory})  # type: ignore[dict-item]
+            found.update({"calls": 1, "cpu_s": spent, "mb": resident_megabytes() - memory})  # type: ignore[dict-item]
 
     def measured(self, owner: Any, function: str, stage: str | None = None) -> None:
         """Make each call of a function of a module or class a stage."""
@@ -115,10 +117,6 @@ class Meter:
                 return inner(*arguments, **named)
 
         setattr(owner, function, outer)
-
-
-def _resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Rank:
@@ -348,8 +346,8 @@ def main() -> None:
     from sparse_corpus import write_sparse_corpus
 
     columns = dict[str, dict[str, float]]()
-    base = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    try:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as temporary:
+        base = Path(temporary)
         sizes = {"shard_tokens": SHARD_TOKENS, "sequence_length": SEQUENCE_LENGTH}
         corpus = write_sparse_corpus(base / "corpus", num_shards=options.shards, **sizes)
         (corpus / "tokenizer").mkdir()
@@ -363,8 +361,6 @@ def main() -> None:
                 resolve(base, other)
                 resumed = rehearse(base, other, (0, other.world_size - 1), until=3)
             columns[str(case)] = figures(base, ranks, resumed)
-    finally:
-        shutil.rmtree(base)
     print("| of a rank, if nothing else is said | " + " | ".join(columns) + " |")
     print("|---" * (1 + len(columns)) + "|")
     for what in next(iter(columns.values())):

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 import toolkit
 from toolkit.data import CorpusManifest, ShardEntry, SpecialIds, TokenizerEntry, write_manifest
+from toolkit.data.corpus.shard_index import HEADER, MAGIC
 from toolkit.data.rows.plan import PlanKey, write_plan
 
 _MEAN_LENGTH = 1024
@@ -72,6 +72,6 @@ def _lengths(num_tokens: int) -> npt.NDArray[np.int32]:
 
 def _index(lengths: npt.NDArray[np.int32]) -> bytes:
     pointers = (np.cumsum(lengths, dtype=np.int64) - lengths) * 4
-    header = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, 4, lengths.size, lengths.size + 1)
+    header = HEADER.pack(MAGIC, 1, 4, lengths.size, lengths.size + 1)
     boundaries = np.arange(lengths.size + 1, dtype="<i8")
     return header + lengths.tobytes() + pointers.astype("<i8").tobytes() + boundaries.tobytes()

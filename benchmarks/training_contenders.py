@@ -17,33 +17,14 @@ from rows import num_cores, resident_megabytes
 
 SHORTEST, MASK_RATIO, SEED = 12, 0.4, 0
 PAD, MASK, FIRST_ORDINARY = 0, 1, 2
+_D256 = {"vocab_size": 21_504, "hidden_size": 256, "num_attention_heads": 4}
 SHAPES: dict[str, dict[str, Any]] = {
-    "d256": {
-        "vocab_size": 21_504,
-        "hidden_size": 256,
-        "intermediate_size": 1024,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 4,
-    },
-    "nano": {
-        "vocab_size": 8192,
-        "hidden_size": 128,
-        "intermediate_size": 512,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-    },
-    "modernbert": {
-        "family": "modernbert",
-        "vocab_size": 21_504,
-        "hidden_size": 256,
-        "intermediate_size": 384,
-        "num_hidden_layers": 10,
-        "num_attention_heads": 4,
-        "tie_word_embeddings": True,
-        "rope_theta": 160_000.0,
-        "local_rope_theta": 10_000.0,
-    },
+    "nano": {"preset": "nano", "vocab_size": 8192},
+    "d256": {"preset": "nano", "intermediate_size": 1024, "num_hidden_layers": 6} | _D256,
+    "modernbert": {"preset": "modernbert-base", "intermediate_size": 384, "num_hidden_layers": 10}
+    | {"rope_theta": 160_000.0, **_D256},
 }
+"""Presets, and what is changed of them."""
 Gate = Callable[[], None]
 
 
@@ -56,7 +37,11 @@ class Contender:
     dtype: str
     shape: str
     steps: int
-    keeps_freed_memory: bool
+    """Timed ones."""
+    warm: int = 2
+    """Steps before those."""
+    allocator: str = "own"
+    """Who sets the allocator: our side alone, or "both"."""
     is_compiled: bool = False
     num_threads: int = num_cores()
     num_rows: int = 8
@@ -66,6 +51,11 @@ class Contender:
     def name(self) -> str:
         """Name in the results."""
         return f"{self.side} {self.rows}"
+
+    @property
+    def all_steps(self) -> int:
+        """Those that are not timed too."""
+        return self.warm + self.steps
 
     @property
     def shape_BS(self) -> tuple[int, int]:
@@ -86,44 +76,28 @@ def token_rows(contender: Contender, step: int) -> tuple[Any, Any]:
     return tokens.astype(np.int32), segments
 
 
-def supervised(contender: Contender, step: int) -> tuple[Any, Any]:
-    """Targets of a step, from which either side learns, and the segments."""
+def posed(contender: Contender, step: int) -> Any:
+    """The `Problem` of a step, from whose targets either side learns."""
     from toolkit.core.draws import Draws
     from toolkit.core.types import Vocabulary
+    from toolkit.data import TokenRows
     from toolkit.objectives.mlm import MaskedLanguageModeling, MlmSettings
+    from toolkit.training.problem import Problem
 
     size = SHAPES[contender.shape]["vocab_size"]
     vocabulary = Vocabulary(size=size, mask_id=MASK, pad_id=PAD, bos_id=None, eos_id=None, special_ids=(PAD, MASK))
     objective = MaskedLanguageModeling(MlmSettings(mask_ratio=MASK_RATIO), vocabulary)
-    tokens, segments = token_rows(contender, step)
     samples = step * contender.num_rows + np.arange(contender.num_rows)
     draws = Draws(SEED, samples, num_columns=contender.columns)
-    return objective.build(tokens, segments, draws), segments
+    return Problem.of_one(objective, TokenRows(*token_rows(contender, step)), draws)
 
 
 def initial_encoder(contender: Contender) -> Any:
-    from toolkit.model import Encoder, ModelSettings, initialize_
+    from toolkit.model import Encoder, initialize_, model_settings
 
-    encoder = Encoder(ModelSettings(**SHAPES[contender.shape]))
+    encoder = Encoder(model_settings(**SHAPES[contender.shape]))
     initialize_(encoder, SEED)
     return encoder
-
-
-def micro_batch(targets: Any, segments: Any) -> Any:
-    """Micro-batch that the training loop makes of an objective's targets."""
-    import torch
-
-    from toolkit.core.types import AttentionKind
-    from toolkit.engine.step import MicroBatch
-    from toolkit.model import SegmentLayout
-
-    return MicroBatch(
-        input_ids_BS=torch.from_numpy(targets.input_ids_BS.astype(np.int64)),
-        layout=SegmentLayout.from_segments(segments),
-        attention=AttentionKind.BIDIRECTIONAL,
-        positions_N=torch.from_numpy(targets.positions_N.astype(np.int64)),
-        labels_N=torch.from_numpy(targets.labels_N.astype(np.int64)),
-    )
 
 
 def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> None:
@@ -135,6 +109,7 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     from toolkit.engine.step import LossTerm
     from toolkit.model import compile_blocks_
     from toolkit.parallel.topology import batch_plan
+    from toolkit.training.batching import _make_micro_batch
 
     ranks = join_ranks()
     os.environ["LOCAL_RANK"] = "0"  # DeepSpeed wants it, as a launcher would set it.
@@ -149,12 +124,12 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
         source="zero2",
     )
     engine = Engine(encoder, config=config, optimizer=OptimizerSettings(), ranks=ranks)
-    first = micro_batch(*supervised(contender, 0))
+    first = _make_micro_batch(posed(contender, 0), 1, ranks.device, 1)
     say(engine.loss_sum([first])[0] / len(first.labels_N))
-    for step in range(contender.steps):
-        rows = supervised(contender, step)
+    for step in range(contender.all_steps):
+        problem = posed(contender, step)
         gate()
-        batch = micro_batch(*rows)
+        batch = _make_micro_batch(problem, 1, ranks.device, 1)
         engine.train_step([batch], terms=[LossTerm(len(batch.labels_N))], learning_rate=5e-4)
     gate()
     engine.close()
@@ -162,12 +137,13 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
 
 def sequences(contender: Contender) -> Iterator[dict[str, Any]]:
     """The same rows for the Trainer: one item per segment, label -100 where there is nothing to predict."""
-    for step in range(contender.steps):
-        targets, segments = supervised(contender, step)
+    for step in range(contender.all_steps):
+        problem = posed(contender, step)
+        targets = problem.targets
         labels = np.full(contender.num_rows * contender.columns, -100)
         labels[targets.positions_N] = targets.labels_N
         for ids_S, labels_S, segments_S in zip(
-            targets.input_ids_BS, labels.reshape(contender.shape_BS), segments, strict=True
+            targets.input_ids_BS, labels.reshape(contender.shape_BS), problem.segments_BS, strict=True
         ):
             for segment in range(1, segments_S.max() + 1):
                 here = segments_S == segment
@@ -208,8 +184,8 @@ def run_peer(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=len(data) // contender.steps,
-            max_steps=contender.steps,
+            per_device_train_batch_size=len(data) // contender.all_steps,
+            max_steps=contender.all_steps,
             learning_rate=5e-4,
             weight_decay=0.1,
             bf16=contender.dtype == "bf16",
@@ -236,7 +212,7 @@ def work(contender: Contender, pipe: Connection) -> None:
 
     It answers "end" with the MB of 10^6 bytes that it held at most, beyond the libraries.
     """
-    if contender.keeps_freed_memory:
+    if contender.side == "ours" or contender.allocator == "both":
         from toolkit.core.allocator import keep_freed_memory
 
         assert keep_freed_memory()
@@ -258,12 +234,13 @@ def work(contender: Contender, pipe: Connection) -> None:
     pipe.send(resident_megabytes("VmHWM") - libraries)
 
 
-def compare(contenders: list[Contender], *, num_warm: int = 2) -> dict[str, dict[str, Any]]:
-    """Run the contenders' steps in turn.
+def compare(*rows: str, **same: Any) -> dict[str, dict[str, Any]]:
+    """Run the steps of both sides on these kinds of rows in turn; `same` are the other settings of all contenders.
 
-    Gives by contender the first loss, median seconds after `num_warm` steps, seconds from the start of its process to
-    the end of its first step, and the most memory it held beyond its libraries.
+    Gives by contender the first loss, median seconds of the timed steps, seconds from the start of its process to the
+    end of its first step, and the most memory it held beyond its libraries.
     """
+    contenders = [Contender(side, kind, **same) for kind in rows for side in ("ours", "peer")]
     context = get_context("spawn")
     pipes, processes, losses, starts = [], [], [], []
     for contender in contenders:
@@ -277,7 +254,7 @@ def compare(contenders: list[Contender], *, num_warm: int = 2) -> dict[str, dict
         pipes.append(mine)
     check_first_losses(contenders, losses)
     times: list[list[tuple[float, float]]] = [[] for _ in contenders]
-    for _ in range(contenders[0].steps):
+    for _ in range(contenders[0].all_steps):
         for pipe, seconds in zip(pipes, times, strict=True):
             pipe.send("go")
             seconds.append(pipe.recv())
@@ -286,10 +263,10 @@ def compare(contenders: list[Contender], *, num_warm: int = 2) -> dict[str, dict
         pipe.send("end")
         peaks.append(pipe.recv())
         process.join()
-    rows = {}
+    found = {}
     for contender, loss, start, seconds, peak in zip(contenders, losses, starts, times, peaks, strict=True):
-        wall, cpu = (statistics.median(column) for column in zip(*seconds[num_warm:], strict=True))
-        rows[contender.name] = {
+        wall, cpu = (statistics.median(column) for column in zip(*seconds[contender.warm :], strict=True))
+        found[contender.name] = {
             "first_loss": loss,
             "wall_s": wall,
             "cpu_s": cpu,
@@ -297,7 +274,7 @@ def compare(contenders: list[Contender], *, num_warm: int = 2) -> dict[str, dict
             "first_step_done_s": round(start + seconds[0][0], 2),
             "peak_mb": round(peak, 1),
         }
-    return rows
+    return found
 
 
 def check_first_losses(contenders: list[Contender], losses: list[float]) -> None:

@@ -14,7 +14,7 @@ benchmarks/results/training_step.jsonl.
 """
 
 from rows import keep, num_cores, parser_of
-from training_contenders import SHAPES, Contender, compare
+from training_contenders import SHAPES, compare
 
 
 def main() -> None:
@@ -35,21 +35,17 @@ def main() -> None:
     options = parser.parse_args()
     for dtype in options.dtypes:
         for allocator in options.allocators:
-            contenders = [
-                Contender(
-                    side=side,
-                    rows=rows,
-                    dtype=dtype,
-                    shape=options.shape,
-                    steps=options.warm + options.steps,
-                    keeps_freed_memory=side == "ours" or allocator == "both",
-                    is_compiled=options.compile,
-                    num_threads=options.threads,
-                )
-                for rows in ("documents", "blocks")
-                for side in ("ours", "peer")
-            ]
-            found = compare(contenders, num_warm=options.warm)
+            found = compare(
+                "documents",
+                "blocks",
+                dtype=dtype,
+                shape=options.shape,
+                steps=options.steps,
+                warm=options.warm,
+                allocator=allocator,
+                is_compiled=options.compile,
+                num_threads=options.threads,
+            )
             ratios = {
                 f"{rows} {clock}": round(found[f"peer {rows}"][clock] / found[f"ours {rows}"][clock], 3)
                 for rows in ("documents", "blocks")

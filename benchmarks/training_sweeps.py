@@ -16,7 +16,7 @@ import argparse
 from typing import Any
 
 from rows import keep, num_cores, parser_of
-from training_contenders import SHAPES, Contender, compare
+from training_contenders import SHAPES, compare
 
 TOKENS, LENGTHS, WIDTHS = 4096, (128, 256, 512, 1024, 2048, 4096), (128, 256, 384, 512)
 SHAPES |= {f"w{width}": SHAPES["nano"] | {"hidden_size": width, "intermediate_size": 4 * width} for width in WIDTHS}
@@ -46,10 +46,10 @@ def widths(options: argparse.Namespace) -> dict[str, Any]:
 
 def memory(options: argparse.Namespace) -> dict[str, Any]:
     """Bytes per token and per parameter, and seconds until the first step is done."""
-    from toolkit.model import ModelSettings, parameter_counts
+    from toolkit.model import model_settings, parameter_counts
 
     few, many = (_both(options, "d256", rows, 512) for rows in (8, 16))
-    parameters = parameter_counts(ModelSettings(**SHAPES["d256"])).total
+    parameters = parameter_counts(model_settings(**SHAPES["d256"])).total
     found = {}
     for side in ("ours", "peer"):
         of_token = (many[side]["peak_mb"] - few[side]["peak_mb"]) * 1e6 / TOKENS
@@ -68,20 +68,9 @@ SWEEPS = {"lengths": lengths, "widths": widths, "memory": memory}
 
 def _both(options: argparse.Namespace, shape: str, num_rows: int, columns: int) -> dict[str, dict[str, Any]]:
     """Our side and the peer's on rows of one sequence each."""
-    contenders = [
-        Contender(
-            side=side,
-            rows="blocks",
-            dtype=options.dtype,
-            shape=shape,
-            steps=2 + options.steps,
-            keeps_freed_memory=side == "ours",
-            num_rows=num_rows,
-            columns=columns,
-        )
-        for side in ("ours", "peer")
-    ]
-    return {name.split()[0]: found for name, found in compare(contenders).items()}
+    sizes = {"shape": shape, "num_rows": num_rows, "columns": columns}
+    found = compare("blocks", dtype=options.dtype, steps=options.steps, **sizes)
+    return {name.split()[0]: figures for name, figures in found.items()}
 
 
 def _times(points: dict[int, dict[str, dict[str, Any]]]) -> dict[str, Any]:
