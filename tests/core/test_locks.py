@@ -27,16 +27,22 @@ def no_flock(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
 @pytest.mark.usefixtures("no_flock")
-@pytest.mark.parametrize("name", [".lock", ".starter.lock", ".corpus.lock"])
-def test_a_holder_on_another_machine_is_named_with_its_file(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "take"),
+    [
+        (".lock", lambda folder: RunFolder(folder).locked()),
+        (".starter.lock", lambda folder: RunFolder(folder).reserved()),
+        (".lock", locked_output),
+    ],
+)
+def test_a_holder_on_another_machine_is_named_with_its_file(tmp_path, name, take):
     """A run, or a corpus being written, whose machine was lost."""
-    run, file = RunFolder(tmp_path), tmp_path / name
-    lock = {".lock": run.locked, ".starter.lock": run.reserved, ".corpus.lock": lambda: locked_output(tmp_path)}[name]
+    file = tmp_path / name
     file.write_text(_GONE)
-    with pytest.raises((SettingsError, UserError), match=rf"(?s)nother .*{_SAID.format(path=file)}"), lock():
+    with pytest.raises((SettingsError, UserError), match=rf"(?s)nother .*{_SAID.format(path=file)}"), take(tmp_path):
         pass
     file.unlink()
-    with lock():
+    with take(tmp_path):
         assert "holds it" in holder_of(file)
         assert is_held(file)
     assert not file.exists()

@@ -112,7 +112,10 @@ def test_commands_at_the_same_time_of_which_one_is_killed_make_it_too(
         codes = [ended(pid) for pid in [killed, *others]]
         # One that begins when it is finished is refused, as any command is.
         assert 0 in codes[1:]
-        assert all_files(output) == expected
+        # The last one may be killed while it removes what commands say to one another.
+        assert {
+            name: content for name, content in all_files(output).items() if not name.startswith(".work/")
+        } == expected
         for path in sorted(output.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
 
@@ -122,7 +125,9 @@ def test_tasks_are_processes_that_make_it_too(prepare, sources, tmp_path):
     prepare(*sources, output=tmp_path / "shared", tasks=2, **GIVEN)
 
     assert all_files(tmp_path / "shared") == all_files(tmp_path / "whole")
-    assert (tmp_path / ".shared.tasks" / "worker-1.log").read_text().startswith("--- write ")
+    logs = [log.read_text() for log in (tmp_path / ".shared.tasks").iterdir()]
+    assert len(logs) == 2  # of which the second may have come too late
+    assert sum(log.count("--- write ") for log in logs) == 6
 
 
 def test_what_fails_is_named_and_the_rest_is_finished(prepare, write_jsonl, tmp_path, monkeypatch):
