@@ -16,7 +16,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import NonFiniteError, SettingsError, ToolkitError
 from toolkit.core.signals import stop_signals, stop_signals_kept
 from toolkit.core.text import counted, first_few
-from toolkit.engine.gpus import VISIBLE_DEVICES, visible_gpus
+from toolkit.engine.gpus import VISIBLE_DEVICES, is_cpu_wanted, visible_gpus
 from toolkit.experiments.study.declaration import MachineSettings
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.plan import RunPiece, StudyPlan
@@ -144,11 +144,12 @@ def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, *, logs: Path)
     if kind is ExecutorKind.LOCAL:
         return Here(job, places=_places(machine), logs=logs)
     cluster = Cluster()
+    gpus = 0 if is_cpu_wanted() else min(1, cluster.num_gpus)
     return OnRay(
         job,
         cluster=cluster,
         most=len(job.items),
-        resources=Resources(machine.threads or 1, gpus=machine.gpus or min(1, cluster.num_gpus)),
+        resources=Resources(machine.threads or 1, gpus=machine.gpus or gpus),
         logs=logs,
         shared="study.dir, data and the working directory",
         cpus_setting="machine.threads",
