@@ -313,6 +313,14 @@ def test_a_damaged_corpus_is_refused_too(prepare, sources, tmp_path):
     prepare(*sources, **GIVEN, overwrite=True)
 
 
+def test_a_folder_that_was_killed_while_it_was_emptied_takes_another_corpus(prepare, sources, tmp_path):
+    (tmp_path / "corpus" / ".work").mkdir(parents=True)
+    (tmp_path / "corpus" / ".work" / "write_00000-0.error").write_text("of an earlier corpus")
+    prepare(*sources, **GIVEN)
+    assert (tmp_path / "corpus" / "corpus.json").exists()
+    assert not (tmp_path / "corpus" / ".work").exists()
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_something_else_is_never_written(prepare, sources, tmp_path, overwrite):
     (tmp_path / "corpus").mkdir()

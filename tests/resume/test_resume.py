@@ -68,10 +68,15 @@ class CutOff:
 
 
 def compare(whole: Path, again: Path) -> list[str]:
-    """What differs between two finished run folders: lines of metrics, and every tensor of the last checkpoint."""
+    """What differs between two finished run folders: lines of metrics, and every tensor of the last checkpoint.
+
+    The second may have a line more for the last step of each process that it took.
+    """
+    lines = _comparable(whole)
+    steps = {line["step"] for line in lines}
     found = [
         f"metrics: {one} is not {other}"
-        for one, other in zip(_comparable(whole), _comparable(again), strict=True)
+        for one, other in zip(lines, [line for line in _comparable(again) if line["step"] in steps], strict=True)
         if one != other
     ]
     return found + differing_tensors(open_checkpoint(whole), open_checkpoint(again))

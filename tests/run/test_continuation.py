@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from tests.support.runs import RunCase, write_run
-from toolkit.core.errors import CheckpointError
+from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.run.continuation import find_continuation, read_continuation
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
@@ -65,3 +65,20 @@ def test_first_weights_that_are_damaged_start_no_rank(begun, tmp_path):
     with pytest.raises(CheckpointError, match=r"weights-.* is damaged"):
         _written(begun, f"run.dir={tmp_path}/new", f"init.from={tmp_path}/first/checkpoints/step-00000003")
     assert not (tmp_path / "new/run.toml").exists()
+
+
+def test_first_weights_are_the_same_wherever_they_lie(begun, tmp_path):
+    """To a run that resumes and to a fork of it; others at another place are not."""
+    steps = begun.parent / "run" / "checkpoints"
+    first, second = tmp_path / "first", tmp_path / "second"
+    shutil.copytree(steps / "step-00000001", first)
+    shutil.copytree(steps / "step-00000002", second)
+    place = (f"run.dir={tmp_path}/own", "checkpoint.every=1")
+    RunCase(str(begun), overrides=(*place, f"init.from={first}"), until=2)()
+    first.rename(tmp_path / "moved")
+    fork = (f"run.dir={tmp_path}/fork", f'fork={{from="{tmp_path}/own/checkpoints/step-00000002", step=2}}')
+    for given in (place, fork):
+        for source in (first, tmp_path / "moved"):
+            assert _written(begun, *given, f"init.from={source}").continuation.step == 2
+        with pytest.raises(SettingsError, match=r"init\.from"):
+            _written(begun, *given, f"init.from={second}")

@@ -169,6 +169,24 @@ def test_an_item_that_is_lost_twice_has_failed_until_the_next_command(tmp_path: 
     assert job.done == {"a"}
 
 
+def test_a_command_that_is_killed_says_nothing_of_its_item(tmp_path: Path) -> None:
+    """Nor where others live: jobs that are preempted are no fault of the item."""
+    job = job_of(tmp_path, Item("a"))
+    for _ in range(3):
+        lose(job)
+    work_on(job)
+    assert job.done == {"a"}
+
+
+def test_a_loss_counts_though_another_process_has_begun_the_item_since(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Item("a"))
+    lose(job)
+    (mark,) = job.folder.glob("*.begun")
+    mark.write_text(f"machine 1\n{mark.read_text()}")
+    assert Claims(job).lose("machine 1", "exit code 7") == "a"
+    assert mark.read_text().splitlines()[-1].endswith("exit code 7")
+
+
 def test_what_is_done_though_its_process_was_killed_is_not_done_again(tmp_path: Path) -> None:
     job = job_of(tmp_path, Item("a"))
     lose(job)

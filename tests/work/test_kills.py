@@ -48,7 +48,7 @@ class Program:
 class Toy(Program):
     """Items that write a file each; one that is done twice has failed."""
 
-    num_items = 60
+    num_items = 120
 
     def command(self, folder: Path, num_workers: int) -> list[str]:
         return ["tests.support.toy_job", str(folder), str(num_workers), str(self.num_items)]
@@ -201,8 +201,9 @@ def test_work_that_is_killed_and_shared_gives_the_same_bytes(tmp_path: Path, pro
     # A worker, and then its command.
     command = start(*program.command(folder, 2))
     wait_for(has(0.1), command)
-    first = workers_of(command)[0]
+    first, *others = workers_of(command)
     first.kill()
+    wait_for(lambda: {*workers_of(command)} - {first, *others}, command)
     wait_for(has(0.25), command)
     replaced = workers_of(command)
     assert first not in replaced

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import FIRST_WEIGHTS, MANIFEST_NAME, CheckpointManifest, read_manifest
 from toolkit.checkpoint.read import Checkpoint, newest_intact
-from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth
@@ -72,8 +72,18 @@ class Continuation:
         return 0 if self.before is None else self.before.step
 
     def hashes(self) -> dict[str, str]:
-        """What `RunCorpora.hashes` has of a checkpoint that `init.from` names; empty for any other."""
-        return {FIRST_WEIGHTS: self.manifest.weights_sha256} if self.key == FIRST_WEIGHTS and self.manifest else {}
+        """The hash of the run's first weights, as `RunCorpora.hashes` has those of corpora; empty for random ones."""
+        if self.manifest is None:
+            return {}
+        if self.key == FIRST_WEIGHTS:
+            return {FIRST_WEIGHTS: self.manifest.weights_sha256}
+        return {key: found for key, found in self.manifest.corpora.items() if key == FIRST_WEIGHTS}
+
+    def _with_first_weights(self, corpora: dict[str, str], settings: RunSettings) -> dict[str, str]:
+        """Hashes of corpora and first weights: of those where `init.from` names them now, if that is another place."""
+        saved = None if self.manifest is None else (self.manifest.settings.get("init") or {}).get("from")
+        is_moved = settings.init is not None and settings.init.source != saved
+        return corpora | (hashes_of_first_weights(settings) if is_moved else self.hashes())
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
         """The run with what is chosen when it is started, where its settings leave it open."""
@@ -92,7 +102,8 @@ class Continuation:
         if self.is_own:
             check_resumable(manifest, settings)
             try:
-                check_same_run(manifest.settings, settings, corpora=(manifest.corpora, corpora.hashes()))
+                hashes = self._with_first_weights(corpora.hashes(), settings)
+                check_same_run(manifest.settings, settings, corpora=(manifest.corpora, hashes))
             except SettingsError as error:
                 if not self.is_copy:
                     raise
@@ -117,7 +128,8 @@ class Continuation:
         if fork is None:
             return
         there = Course.of(saved_settings(manifest), manifest.corpora)
-        found = parting(there, Course(run, corpora.hashes(manifest.corpora)))
+        hashes = self._with_first_weights(corpora.hashes(manifest.corpora), settings)
+        found = parting(there, Course(run, hashes))
         if found.step < fork.step:
             raise SettingsError(
                 f"fork.from={fork.source}: its run and this one part at step {found.step:,}, before "
@@ -293,7 +305,7 @@ def hashes_of_first_weights(settings: RunSettings) -> dict[str, str]:
     """What `RunCorpora.hashes` has of the weights that `init.from` names now; empty where there are none."""
     try:
         return {} if settings.init is None else _from_first_weights(settings.init.source).hashes()
-    except CheckpointError:
+    except UserError:
         return {}
 
 

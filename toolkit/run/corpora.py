@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from toolkit.checkpoint.manifest import FIRST_WEIGHTS
 from toolkit.core.errors import CorpusError, SettingsError, UserError
 from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.model.config import padded_vocabulary
@@ -48,10 +47,9 @@ class RunCorpora:
     def hashes(self, before: Mapping[str, str] | None = None) -> dict[str, str]:
         """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume.
 
-        `before` are those of the checkpoint that a run goes on from, which knows the corpora that are gone, and its
-        first weights.
+        `before` are those of the checkpoint that a run goes on from, which knows the corpora that are gone.
         """
-        gone = tuple(f"{key}." for key in (*self.gone, FIRST_WEIGHTS))
+        gone = tuple(f"{key}." for key in self.gone)
         known = {key: found for key, found in (before or {}).items() if f"{key}.".startswith(gone)}
         return known | {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 

@@ -28,7 +28,8 @@ from toolkit.core.locks import is_held, try_lock
 _MOST_LOSSES = 2
 _SECONDS_BETWEEN_LOOKS = 0.5
 _LOST = "lost: "
-"""How a line begins that says why the attempt of the line before it came to nothing."""
+"""How a line begins that says why an attempt came to nothing: that of a worker whose command lives. A command that is
+killed with its workers, or by itself at an item, says nothing of the item."""
 
 
 class StoppedError(Exception):
@@ -169,9 +170,8 @@ class Claims:
         losses = [mark.removeprefix(_LOST) for mark in marks if mark.startswith(_LOST)]
         if self._job.is_done(item):
             self.end(item)
-        elif len(marks) - len(losses) >= _MOST_LOSSES:
-            reason = f", last time by {losses[-1]}" if losses else ""
-            self.end(item, f"its worker ended {_MOST_LOSSES} times{reason}")
+        elif len(losses) >= _MOST_LOSSES:
+            self.end(item, f"its worker ended {len(losses)} times, last time by {losses[-1]}")
         else:
             self._group = item.group
             with attempts.open("a") as file:
@@ -195,7 +195,8 @@ class Claims:
         self.look()
         for key in self.begun:
             with suppress(FileNotFoundError), self._file(key, "begun").open("r+") as file:
-                if file.read().splitlines()[-1:] == [process]:
+                # Another one may have begun it since.
+                if process in file.read().splitlines():
                     file.write(f"{_LOST}{reason}\n")
                     return key
         return None
@@ -244,8 +245,8 @@ def process_name(number: int) -> str:
 
 
 def _described(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return f"could not read or write {error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"could not read or write {error.filename or 'a file'}: {error.strerror}"
     return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 

@@ -124,7 +124,8 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
                 crew.run(look)
     if is_stopped:
         left = dict.fromkeys(piece.name for piece in plan.pieces if plan.done(piece.name) < piece.until)
-        console().print(f"stopped; the same command goes on with {counted(len(left), 'model')}: {first_few([*left])}")
+        rest = f"{counted(len(left), 'model')}: {first_few([*left])}" if left else "what comes after training"
+        console().print(f"stopped; the same command goes on with {rest}")
     return is_stopped
 
 

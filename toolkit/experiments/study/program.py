@@ -110,7 +110,7 @@ def run_study(
             folder.logs.mkdir(exist_ok=True)
             is_left = _train(plan, folder, kind)
             plan = StudyPlan(study, tree)
-            if is_left and plan.pieces:
+            if is_left and (plan.pieces or kind is not ExecutorKind.SLURM):
                 return 0
             code = 1 if plan.pieces else 0
         _keep_divergences(plan)
@@ -202,9 +202,11 @@ def _outcome(plan: StudyPlan, folder: StudyFolder) -> Iterator[str]:
 
 def _divergences(plan: StudyPlan) -> Iterator[str]:
     for name, found in plan.diverged.items():
+        # Of all that share the step: each of them tells it of the others.
+        files = [str(plan.folder(other).diverged_file) for other, its in plan.diverged.items() if its == found]
         yield (
             f"{name}: diverged at step {found.step:,}, which stays its outcome while its settings are equal; to train "
-            f"it again, remove {plan.folder(name).diverged_file}"
+            f"it again, remove {' and '.join(files)}"
         )
 
 
@@ -295,7 +297,6 @@ def _entries(study: Study, leaf: Leaf, *, made: int) -> list[ModelEntry]:
     last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
     named = {*study.study.keep}.difference(missed_steps(leaf, study.study.keep))
     own = kept_steps(leaf, named)
-    total = leaf.model.total_steps
     total = leaf.model.total_steps
     steps = tuple(step for step in own if step in named and step < total and step <= made)
     earlier = last.model_copy(update={"path": str(folder.path), "steps": steps})

@@ -152,6 +152,7 @@ def check_nobody_writes(folder: Path) -> None:
 def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> None:
     """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
     check_nobody_writes(folder)
+    shutil.rmtree(work_folder(folder), ignore_errors=True)  # with what failed in the earlier corpus
     # First: groups of the earlier corpus must not pass for those of this one.
     forget_unfinished(folder)
     # From here on the folder counts as an unfinished corpus, whatever of the old one is still there.

@@ -26,6 +26,7 @@ from toolkit.data import (
     write_manifest,
 )
 from toolkit.preprocess.writer.groups import EXCLUDED, HOLDOUT_FOLDER, is_unfinished
+from toolkit.work.commands import work_folder
 
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".lock"
@@ -145,5 +146,5 @@ def remove_rest(folder: Path, *, keep: Collection[str] = ()) -> None:
 
 def unexpected_names(folder: Path) -> str:
     """Names in a folder besides the lock and what a killed writer leaves, shortened; empty if nothing does."""
-    ours = (LOCK_NAME, PARTIAL_FILES)
+    ours = (LOCK_NAME, PARTIAL_FILES, work_folder(folder).name)
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))
