@@ -131,6 +131,18 @@ def test_nobody_is_ended_when_ranks_leave_one_after_another():
     assert (ended, raised) == ({}, [None] * 3)
 
 
+def test_a_rank_that_leaves_slowly_has_said_so_before_its_connection_closes(monkeypatch):
+    send = peers._Watch._send
+
+    def send_late(watch, message, text=""):
+        if message == peers._LEAVING:
+            time.sleep(1.2)  # longer than its thread waits for news
+        send(watch, message, text)
+
+    monkeypatch.setattr(peers._Watch, "_send", send_late)
+    assert _run([lambda: time.sleep(2), lambda: None]) == ({}, [None] * 2)
+
+
 def test_an_error_on_which_all_agreed_ends_nobody_else():
     def agreed():
         error = SettingsError("all of us")

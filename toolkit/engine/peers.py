@@ -155,8 +155,9 @@ class _Watch(threading.Thread):
     def leave(self) -> None:
         """Tell the others that this rank leaves in order."""
         with self._looking:
+            # First: once this rank has left, its thread closes the connections.
+            self._send(_LEAVING)
             self._has_left.set()
-        self._send(_LEAVING)
 
     def _send(self, message: int, text: str = "") -> None:
         for connection in self._connections:
