@@ -123,6 +123,8 @@ def test_a_kill_leaves_a_checkpoint_with_its_moments_or_without(
         with pytest.raises(KeyboardInterrupt):
             drop_moments(root, 1)
     assert open_checkpoint(older).manifest.has_moments == (call == "replace")
+    drop_moments(root, 1, in_use={1})
+    assert open_checkpoint(older).manifest.has_moments == (call == "replace")
     drop_moments(root, 1)
     assert not open_checkpoint(older).manifest.has_moments
     assert {path.name.split("-")[0] for path in older.iterdir()} == {"manifest.json", "tokenizer", "weights"}

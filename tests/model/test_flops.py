@@ -15,7 +15,7 @@ from toolkit.model import (
     training_flops,
 )
 from toolkit.model.kernels.plain_attention import attend_by_bmm
-from toolkit.testing.models import tiny_settings
+from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 
 @pytest.mark.parametrize(("preset", "giga"), [("210m", 1.067), ("610m", 3.606), ("1b", 7.122)])
@@ -35,6 +35,14 @@ def test_a_case_by_hand():
     )  # fmt: skip
     assert parameter_counts(shape).body == 40
     assert training_flops(shape, tokens=7, targets=3, attended_pairs=11) == 6 * 40 * 7 + 6 * 5 * 2 * 3 + 12 * 2 * 11
+
+
+def test_a_target_takes_all_of_the_head():
+    """ModernBERT's has a dense part and its norm in front of the matrix over 97 words, and a bias of each of these."""
+    settings = tiny_settings(**MODEL_OPTIONS["modernbert"])
+    width = settings.hidden_size
+    more, fewer = (training_flops(settings, tokens=7, targets=targets, attended_pairs=11) for targets in (4, 3))
+    assert more - fewer == 6 * (width * width + width + 97 * (width + 1))
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(AttentionKind.BIDIRECTIONAL, 9 + 9 + 4), (AttentionKind.CAUSAL, 15)])

@@ -42,15 +42,15 @@ def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_p
     """`b` left `a` behind step 2, whose line is there; `c` left `b` behind step 3, whose line is not."""
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
-    forks = {"a": None, "b": ("a", 2), "c": ("b", 3)}
-    lines = {"a": (1, 2, 3), "b": (4,), "c": (4, 5)}
+    forks = {"a": None, "b": ("a", 2), "c": ("b", 3), "d": ("b", 4)}
+    lines = {"a": (1, 2, 3), "b": (4,), "c": (4, 5), "d": (5,)}
     settings = {}
     for name, begun in forks.items():
         folder = RunFolder(tmp_path / name)
         if begun is not None:
             source = RunFolder(tmp_path / begun[0]).checkpoint(begun[1])
             settings[name] = {"fork": {"from": str(source), "step": begun[1]}}
-        for step in (2, 3):
+        for step in (2, 3, 4):
             states = states_of(step)
             write_checkpoint(
                 folder.checkpoints, step, states=states, tokenizer_folder=tokenizer, settings=settings.get(name, {})
@@ -76,7 +76,9 @@ def test_a_history_has_what_the_runs_before_did_up_to_where_they_were_left(tmp_p
     shutil.rmtree(tmp_path / "moved/a")
     for _ in range(2):
         assert steps("moved/b", settings["b"]) == ([(2, False), (4, True)], False)
-    (told,) = caplog.messages
+        # Its own beginning is there, and that one's is not.
+        assert steps("moved/d", settings["d"]) == ([(2, False), (4, True), (4, False), (5, True)], False)
+    told = caplog.messages[0]
     assert f"moved/b goes on from {tmp_path}/a/checkpoints/step-00000002, which is neither there nor beside it" in told
 
 

@@ -89,6 +89,8 @@ def test_a_rewarmed_phase_begins_another_stretch(run_file: Path) -> None:
     )
     rates = [plan.learning_rate(step) for step in range(9)]
     assert rates == pytest.approx([1e-2, 1e-2, 1e-2, 5e-3, 4e-3, 4e-3, 4e-3, 4e-3, 2e-3])
+    # The first step of a decay is still at the peak.
+    assert [step for step in range(10) if plan.has_decayed(step)] == [3, 4, 8, 9]
     assert plan.describe_learning_rate() == (
         "to step 4: peak 0.01, 1 step of warm-up, 2 of linear decay to 0; "
         "to step 9: peak 0.004, 1 step of warm-up, 2 of linear decay to 0"

@@ -97,6 +97,15 @@ def test_a_slow_network_is_named_beside_what_is_expected_of_it():
     assert findings(ranks[:1], device="cuda")[-1][2:] == ("no other rank", "")
 
 
+def test_the_rate_of_a_sum_is_that_of_the_rank_that_came_last():
+    """Of four ranks each sends 1.5 times what is summed; the others' times are of waiting for it."""
+    ranks = _ranks()
+    for rank in ranks[1:]:
+        rank.speed = (0.1, 5.0)
+    (row,) = [row for row in findings(ranks, device="cpu") if row.check == "all-reduce"]
+    assert row.found == f"{1.5 * meeting.ALL_REDUCE_BYTES / 0.05 / 1e6:,.0f} MB/s"
+
+
 def test_what_the_first_rank_could_not_look_at_is_in_no_row():
     ranks = [Facts("ann", {"packages": {"torch": "2.13.0"}, "data": {}}, error="no corpus") for _ in range(2)]
     rows = findings(ranks, device="cpu")
