@@ -10,6 +10,14 @@ from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.finetuning import Split, get_task, open_source, trainer
 
 
+def test_each_epoch_has_batches_of_its_own():
+    sampler = trainer.LengthGroupedSampler(range(64), batch_rows=4, seed=0)
+    first, second = list(sampler), list(sampler)
+    assert sorted(first) == sorted(second) == list(range(64))
+    batches = [{frozenset(rows[start : start + 4]) for start in range(0, 64, 4)} for rows in (first, second)]
+    assert batches[0] != batches[1]
+
+
 def rows_of(task, folder):
     """Seventeen examples of very different lengths, so that parts of a batch have different numbers of targets."""
     draw = random.Random(0)

@@ -175,3 +175,12 @@ def test_accounts_are_in_the_manifest(prepare, write_jsonl):
     account = prepare(source, engine="reference", max_bad_fraction=1.0).manifest.sources["a.jsonl"]
     assert account.skipped == {"broken JSON": 1, "empty": 1, "wrong type": 1}
     assert account.documents == 18
+
+
+def test_a_source_may_have_half_of_its_rows_bad_and_no_more(prepare, tmp_path):
+    source = tmp_path / "half.jsonl"
+    source.write_text(f"{LINES}\n" + '{"text": 1}\n' * len(TEXTS))
+    prepare(source, max_bad_fraction=1.0, output=tmp_path / "half")
+    source.write_text(f"{LINES}\n" + '{"text": 1}\n' * (len(TEXTS) + 1))
+    with pytest.raises(UserError, match=r"half\.jsonl"):
+        prepare(source, max_bad_fraction=1.0, output=tmp_path / "more")
