@@ -44,6 +44,14 @@ def test_decimal_weights_mean_what_they_say() -> None:
     assert Blend([7, 2, 1], seed=0).shares == blend.shares
 
 
+def test_rows_that_shares_leave_over_go_to_the_largest_remainders() -> None:
+    """Shares of too fine a denominator for blocks that are all alike: 4,096 rows x 0.50007, 0.30001 and 0.19992."""
+    blend = Blend([0.50007, 0.30001, 0.19992], seed=0)
+    assert blend.block_rows == 4096
+    # 2,048.28672, 1,228.84096 and 818.87232; then 4,096.57344, 2,457.68192 and 1,637.74464.
+    assert [blend.counts(blocks) for blocks in (1, 2)] == [[2048, 1229, 819], [4096, 2458, 1638]]
+
+
 @given(weights, st.integers(0, 2**40))
 @settings(max_examples=200, deadline=None)
 def test_every_corpus_is_less_than_a_row_from_its_share_after_any_block(given_weights: list[float], block: int) -> None:
