@@ -10,7 +10,7 @@ A run says how it is set up, and not what happened to it: `train.on_spike` may b
 skipped before it was changed back is not seen here. Its updates are fewer then, by `optimizer_step` of its manifests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -37,6 +37,11 @@ _OF_STEPS = ("train.steps", "train.global_batch_rows", *_ROPE)
 _WORDS = WordBoundaries(*np.ones((2, 8), dtype=bool))
 _ANY = Vocabulary(size=8, mask_id=3, pad_id=1, bos_id=0, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: _WORDS)
 _SHARES = [step / 16 for step in range(17)]
+
+
+Hashes = Callable[[RunSettings], Mapping[str, str] | None]
+"""`RunCorpora.hashes` of a run, and of its first weights, by its settings with what its start chooses; or None: then
+corpora and first weights are the same where their paths are."""
 
 
 class Held(NamedTuple):

@@ -82,8 +82,9 @@ class Continuation:
     def _with_first_weights(self, corpora: dict[str, str], settings: RunSettings) -> dict[str, str]:
         """Hashes of corpora and first weights: of those where `init.from` names them now, if that is another place."""
         saved = None if self.manifest is None else (self.manifest.settings.get("init") or {}).get("from")
-        is_moved = settings.init is not None and settings.init.source != saved
-        return corpora | (hashes_of_first_weights(settings) if is_moved else self.hashes())
+        if (init := settings.init) is not None and init.source != saved:
+            return corpora | hashes_of_first_weights(init.source)
+        return corpora | self.hashes()
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
         """The run with what is chosen when it is started, where its settings leave it open."""
@@ -301,10 +302,10 @@ def _remote(url: str) -> RemoteCheckpoint:
     return found
 
 
-def hashes_of_first_weights(settings: RunSettings) -> dict[str, str]:
+def hashes_of_first_weights(source: str) -> dict[str, str]:
     """What `RunCorpora.hashes` has of the weights that `init.from` names now; empty where there are none."""
     try:
-        return {} if settings.init is None else _from_first_weights(settings.init.source).hashes()
+        return _from_first_weights(source).hashes()
     except UserError:
         return {}
 

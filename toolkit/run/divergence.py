@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolkit.core.errors import NonFiniteError
 from toolkit.core.files import atomic_write
-from toolkit.run.comparison import Course, parting
-from toolkit.run.continuation import hashes_of_first_weights, with_choices
+from toolkit.run.comparison import Course, Hashes, parting
+from toolkit.run.continuation import with_choices
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import snapshot
@@ -41,17 +41,14 @@ def read_divergence(folder: RunFolder) -> Divergence | None:
     return found if folder.newest_step() < found.step else None
 
 
-def divergence_of(run: DeclaredRun, corpora: Mapping[str, str] | None) -> Divergence | None:
-    """What the run in a folder has met, if `run`, which is to train there, would make the same steps up to there.
-
-    `corpora` are its `RunCorpora.hashes`; without them, corpora are the same where their paths are.
-    """
+def divergence_of(run: DeclaredRun, hashes: Hashes) -> Divergence | None:
+    """What the run in a folder has met, if `run`, which is to train there, would make the same steps up to there."""
     if (found := read_divergence(run.folder)) is None:
         return None
     there = read_resolved(run.folder.settings_file)
     here = with_choices(run, snapshot(there.settings))
-    hashes = None if corpora is None else {**corpora, **hashes_of_first_weights(here.settings)}
-    common = parting(Course(there, None if corpora is None else found.corpora), Course(here, hashes))
+    corpora = hashes(here.settings)
+    common = parting(Course(there, None if corpora is None else found.corpora), Course(here, corpora))
     return found if common.step >= found.step else None
 
 

@@ -5,6 +5,7 @@ Nothing else is kept. A study that was killed, or that got models later, does wh
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,14 +76,16 @@ class StudyPlan:
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
         self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
         self._outside = _outside(study, tree)
-        self._corpora = _hashes({name: leaf.model.run for name, leaf in tree.leaves.items()})
+        self._corpora = _corpora_of({name: leaf.model.run for name, leaf in tree.leaves.items()})
+        # Each place is looked at once, for all models and all that they are compared with.
+        self._first_weights = cache(hashes_of_first_weights)
         # Settings of the runs that have begun.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
         own = {
             name: found
             for name, leaf in tree.leaves.items()
-            if (found := divergence_of(leaf.model.run, self._corpora[name])) is not None
+            if (found := divergence_of(leaf.model.run, partial(self._hashes, name))) is not None
         }
         self.diverged = {
             name: found
@@ -202,7 +205,7 @@ class StudyPlan:
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
         }
         for other in self._outside:
-            limits[other.folder] = other.parting(leaf.model.run, self._corpora[leaf.name]).step
+            limits[other.folder] = other.parting(leaf.model.run, partial(self._hashes, leaf.name)).step
         kept = [
             _Source(path, step)
             for folder, limit in limits.items()
@@ -239,14 +242,17 @@ class StudyPlan:
                     f"{counted(now, 'rank')} of it: not the same bits as trained alone"
                 )
 
+    def _hashes(self, name: str, settings: RunSettings) -> dict[str, str] | None:
+        """`Hashes` of a model; None where a corpus is not there."""
+        corpora, init = self._corpora[name], settings.init
+        return corpora if corpora is None or init is None else corpora | self._first_weights(init.source)
+
     def _check_run(self, leaf: Leaf) -> None:
         if (own := leaf.model.run.folder.newest_manifest()) is None:
             return
         # As the file has them now, with what its start has chosen.
         settings, saved = Continuation(own).keep_choices(leaf.model.run).settings, saved_settings(own)
-        hashes = self._corpora[leaf.name]
-        if hashes is not None:
-            hashes = hashes | hashes_of_first_weights(settings)
+        hashes = self._hashes(leaf.name, settings)
         corpora = None if hashes is None else (own.corpora, hashes)
         there, here = Course.of(saved, corpora and own.corpora), Course.of(settings, hashes)
         # A whole one may have its checkpoint from a longer run, which made the same steps.
@@ -266,7 +272,7 @@ class StudyPlan:
             raise SettingsError("\n".join(mistakes))
 
 
-def _hashes(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | None]:
+def _corpora_of(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | None]:
     """`RunCorpora.hashes` of each run; None where a corpus is not there, which its start tells."""
     found, opened = dict[str, dict[str, str] | None](), None
     for name, run in runs.items():
