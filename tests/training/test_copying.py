@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,14 @@ class Copied:
         return [step for step, path in step_folders(Path(self.url)) if open_checkpoint(path).manifest.step == step]
 
 
-def test_every_checkpoint_is_copied_whole(tmp_path: Path) -> None:
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[Copied]:
     copied = Copied(tmp_path)
+    yield copied
+    copied.hook.close(None)
+
+
+def test_every_checkpoint_is_copied_whole(copied: Copied) -> None:
     for step in (3, 4, 8):
         copied.save(step)
     copied.hook.on_end(RunState(8))
@@ -65,8 +72,7 @@ def test_every_checkpoint_is_copied_whole(tmp_path: Path) -> None:
     assert (found.manifest.step, found.url) == (8, f"{copied.url}/step-00000008")
 
 
-def test_one_that_has_lost_its_moments_here_is_not_copied_again(tmp_path: Path) -> None:
-    copied = Copied(tmp_path)
+def test_one_that_has_lost_its_moments_here_is_not_copied_again(copied: Copied) -> None:
     for step in (3, 4):
         copied.save(step)
     copied.hook.on_end(RunState(4))
@@ -75,8 +81,7 @@ def test_one_that_has_lost_its_moments_here_is_not_copied_again(tmp_path: Path) 
     assert open_checkpoint(f"{copied.url}/step-00000003").manifest.has_moments
 
 
-def test_one_without_its_manifest_is_none(tmp_path: Path) -> None:
-    copied = Copied(tmp_path)
+def test_one_without_its_manifest_is_none(copied: Copied) -> None:
     copied.save(3)
     copied.save(4)
     copied.hook.on_end(RunState(4))
@@ -85,8 +90,7 @@ def test_one_without_its_manifest_is_none(tmp_path: Path) -> None:
     assert RemoteCheckpoint.newest(f"{copied.url}/step-00000004") is None
 
 
-def test_a_copy_that_is_replaced_is_none_until_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = Copied(tmp_path)
+def test_a_copy_that_is_replaced_is_none_until_it_is_whole(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     copied.save(3, 4)
     copied.hook.on_end(RunState(4))
     checkpoint, url = copied.folder.checkpoint(4), f"{copied.url}/step-00000004"
@@ -108,8 +112,8 @@ def test_a_copy_that_is_replaced_is_none_until_it_is_whole(tmp_path: Path, monke
     assert open_checkpoint(url).manifest.tokens == 7
 
 
-def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, away = Copied(tmp_path), threading.Event()
+def test_what_fails_is_told_and_copied_with_the_next_one(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = threading.Event()
     away.set()
 
     def copy(folder: Path, url: str) -> None:
@@ -128,8 +132,8 @@ def test_what_fails_is_told_and_copied_with_the_next_one(tmp_path: Path, monkeyp
     assert copied.steps == [4, 3]
 
 
-def test_a_checkpoint_that_waits_is_not_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, is_away = Copied(tmp_path), threading.Event()
+def test_a_checkpoint_that_waits_is_not_deleted(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_away = threading.Event()
     monkeypatch.setattr(remote_checkpoints, "copy_checkpoint", lambda *_: is_away.wait(60))
     retention = RetentionHook(copied.folder.checkpoints, CheckpointSettings(keep=1), say=print, in_use=copied.hook)
     copied.save(3, 4)
@@ -166,8 +170,7 @@ def test_a_run_whose_folder_is_empty_resumes_from_its_copy(tmp_path: Path, capfd
     assert f"step 3 of the run folder comes before {copies}/step-00000004" in run.division.choices[0]
 
 
-def test_a_damaged_copy_is_named_with_what_to_do(tmp_path: Path) -> None:
-    copied = Copied(tmp_path)
+def test_a_damaged_copy_is_named_with_what_to_do(copied: Copied, tmp_path: Path) -> None:
     copied.save(3)
     copied.hook.on_end(RunState(3))
     found = RemoteCheckpoint.newest(copied.url)
