@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
-from tokenization.comparison import differing_texts, first_difference, hash_of_ends
+from tokenization.comparison import differing_texts, first_difference, hashes_of
 from tokenization.errors import (
     BackendsDiffer,
     Difference,
@@ -56,7 +56,10 @@ class FastBackend:
     the two backends do not agree, go to the reference.
     """
 
-    def __init__(self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts, *, is_shared: bool = True
+    ) -> None:
+        self._is_shared = is_shared
         self._tokenizer, self._content, self._fallback_texts = tokenizer, content, fallback_texts
         self.mismatched_characters: Sequence[str] = ()
         self._renewal = threading.Lock()
@@ -65,12 +68,16 @@ class FastBackend:
         self._frame = tokenizer.frame
 
     @classmethod
-    def open(cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None) -> "FastBackend":
+    def open(
+        cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None, is_shared: bool = True
+    ) -> "FastBackend":
         """Open the fast backend of a tokenizer and find out which texts it supports.
 
         Args:
             characters: on which of these both agree is found out; by default on those that stand for all of Unicode,
                 which takes one to three seconds.
+            is_shared: several threads call it. For one alone gigatoken does without its own, which cost two processes
+                on two cores 6 % of their time.
 
         Raises:
             FastUnavailable: gigatoken is missing, does not do this kind of vocabulary, or agrees too little.
@@ -78,7 +85,7 @@ class FastBackend:
         """
         content = fast_form(tokenizer)
         special, plain = added_tokens(tokenizer)
-        backend = cls(tokenizer, content, FallbackTexts(special, []))
+        backend = cls(tokenizer, content, FallbackTexts(special, []), is_shared=is_shared)
         strings = [*special, *(text for text in plain if backend.check([text, f"a{text}b {text}{text} "]) is not None)]
         numerals = numerals_for_reference(tokenizer)
         looked_at = sample_characters() if characters is None else characters
@@ -119,7 +126,7 @@ class FastBackend:
         BackendsDiffer where a document that is compared has other ids than the reference gives, or gigatoken breaks.
         """
         found = self._encode(texts)
-        chosen = [number for number, text in enumerate(texts) if hash_of_ends(text) % _ONE_IN == 0]
+        chosen = np.flatnonzero(hashes_of(found) % _ONE_IN == 0).tolist()
         if chosen:
             some = [texts[number] for number in chosen]
             difference = first_difference(some, self._tokenizer.encode_batch(some), _select(found, chosen))
@@ -145,7 +152,7 @@ class FastBackend:
         """Ids that gigatoken makes of texts: views of its own buffers."""
         try:
             with encoding_errors():
-                rows = self._gigatoken.encode_batch(list(texts)).layout
+                rows = self._gigatoken.encode_batch(list(texts), parallel=self._is_shared).layout
         except TokenizationError as error:
             if isinstance(error.__cause__, Exception):
                 raise

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenization import CannotEncode, Tokenizer, TokenizerKind
-from tokenization.comparison import hash_of_ends
+from tokenization.comparison import hashes_of
 from tokenization.losses import characters
+from tokenization.reference import Ids, Lengths
 from toolkit.core.allocator import available_memory
 from toolkit.core.errors import UserError
 from toolkit.preprocess.readers import Reason, Row, Span
@@ -111,7 +112,9 @@ class SpanEncoder:
             unknown_N=self.tokenizer.unknown_counts(ids, lengths)[is_kept],
             is_held_out_N=np.array([is_held_out(text, self.holdout) for text in texts], bool)[is_kept],
             skipped=skipped,
-            sample=[texts[number][:SAMPLED_CHARACTERS] for number in self._sampled(texts, text_bytes * is_kept)],
+            sample=[
+                texts[number][:SAMPLED_CHARACTERS] for number in self._sampled((ids, lengths), text_bytes * is_kept)
+            ],
         )
 
     def _encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], dict[int, Row]]:
@@ -138,11 +141,10 @@ class SpanEncoder:
             refused[number] = Row("", Reason.CANNOT_ENCODE, str(error.__cause__).partition("\n")[0])
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
-    def _sampled(self, texts: Sequence[str], text_bytes: npt.NDArray[np.int64]) -> list[int]:
+    def _sampled(self, encoded: tuple[Ids, Lengths], text_bytes: npt.NDArray[np.int64]) -> list[int]:
         """Numbers of the texts to look at: by a hash, about one in so many bytes, whatever the span."""
         distance = np.clip(_SAMPLED_BYTES, self.num_bytes / _MOST_SAMPLED, self.num_bytes / _FEWEST_SAMPLED)
-        hashes = np.fromiter(map(hash_of_ends, texts), np.float64, len(texts))
-        return np.flatnonzero(hashes * distance < text_bytes * 2.0**32).tolist()
+        return np.flatnonzero(hashes_of(encoded) * distance < text_bytes * 2.0**32).tolist()
 
 
 def _without_ids(text: str) -> Row:

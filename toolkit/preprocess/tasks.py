@@ -93,7 +93,9 @@ class CorpusJob(Job):
         corpus, group = self.corpus, self.corpus.groups[number]
         assert self.tokenizer is not None
         if self.choice is None or self.choice.why_reference != corpus.why_reference:
-            self.choice = open_backend(self.tokenizer, why_reference=corpus.why_reference)
+            self.choice = open_backend(
+                self.tokenizer, why_reference=corpus.why_reference, num_threads=corpus.settings.workers
+            )
         try:
             write_group(
                 group,

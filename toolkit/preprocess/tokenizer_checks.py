@@ -73,12 +73,13 @@ def choose_backend(
     return BackendChoice(fast)
 
 
-def open_backend(tokenizer: Tokenizer, *, why_reference: str) -> BackendChoice:
+def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int | None) -> BackendChoice:
     """The backend that `choose_backend` took, perhaps on another machine; UserError where this one has it not."""
     if why_reference:
         return BackendChoice(tokenizer, why_reference)
     try:
-        return BackendChoice(FastBackend.open(tokenizer, characters=proof_of(tokenizer).read()))
+        characters = proof_of(tokenizer).read()
+        return BackendChoice(FastBackend.open(tokenizer, characters=characters, is_shared=num_threads != 1))
     except (FastUnavailable, PackageNotFoundError) as error:
         raise UserError(
             f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "
