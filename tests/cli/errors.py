@@ -281,6 +281,7 @@ _CORPORA = (
     Case(("inspect", "no/such"), ("no/such", "does not exist"), "Give the folder of a corpus"),
     Case(("inspect", "{prepared}", "--watch"), ("{prepared} is a corpus",), "give the folder above"),
     Case(("inspect", ".", "--watch", "--set", "data=3"), ("--watch shows runs",), "Leave one of them out"),
+    Case(("inspect", "s3://a/b", "--watch"), ("--watch and --against are about folders",), "Leave them out"),
     Case(("inspect", ".", "--watch", "--against", "a"), ("--watch shows runs",), "Leave one of them out"),
     Case(("inspect", "{prepared}", "--against", "a"), ("--against is about", "{prepared} is a corpus"), "Leave it out"),
     Case(("inspect", "{prepared}", "--set", "lr.peak=1"), ("--set lr.peak=1",), "--set data.windows=blocks"),

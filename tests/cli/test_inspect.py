@@ -75,6 +75,18 @@ def test_a_run_under_way(inspect, run):
     ]
 
 
+def test_the_newest_checkpoint_in_object_storage(inspect, run):
+    here, there = (
+        inspect(f"{begin}{run}/checkpoints{end}") for begin, end in (("", "/step-00000015"), ("file://", ""))
+    )
+    assert there[0] == here[0] == 0
+    shown, told = there[1][1:-1], there[1][-1]
+    assert shown == here[1][1 : len(shown) + 1]
+    assert told.startswith("Its files were not read")
+    code, _, err = inspect(f"file://{run}/checkpoints", "--set", "data.windows=blocks")
+    assert (code, "Leave it out" in err) == (2, True)
+
+
 def test_a_fork_shows_what_was_before_it(inspect, run):
     """It leaves the run behind step 10, at the end of its first phase, and has made two steps."""
     fork = run.parent / "fork"

@@ -104,7 +104,7 @@ def test_another_tokenizer_in_the_folder_is_refused(corpus):
 
 
 def test_overrides_are_toml_else_strings(tmp_path):
-    settings = row_settings(tmp_path, ["data.windows=blocks", "data.sequence_length=64", 'data.shuffle="blocks"'])
+    settings = row_settings(str(tmp_path), ["data.windows=blocks", "data.sequence_length=64", 'data.shuffle="blocks"'])
 
     assert (settings.windows, settings.sequence_length, settings.shuffle) == ("blocks", 64, "blocks")
     assert settings.train == str(tmp_path)
@@ -122,7 +122,7 @@ def test_overrides_are_toml_else_strings(tmp_path):
 )
 def test_a_wrong_override_is_explained(tmp_path, override, message):
     with pytest.raises(SettingsError, match=message):
-        row_settings(tmp_path, [override])
+        row_settings(str(tmp_path), [override])
 
 
 def test_rows_are_numbered_over_the_shards(corpus):
@@ -146,3 +146,12 @@ def test_a_corpus_too_small_for_a_row_shows_what_it_holds(prepare, write_jsonl, 
     assert "\x1b" not in said
     with pytest.raises(NoRowError, match=r"data\.min_length=11"):
         inspect(tmp_path / "corpus", num_rows=3, overrides=["data.min_length=11"])
+
+
+def test_one_in_object_storage_is_shown_as_if_it_were_here(corpus, toolkit, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ("--set", "data.sequence_length=10", "--set", "data.min_length=2")
+    here, there = (toolkit("inspect", place, *words) for place in (corpus.path, f"file://{corpus.path}"))
+    assert there == here
+    assert here[0] == 0
+    assert toolkit("inspect", f"file://{tmp_path}/none")[0] == 2

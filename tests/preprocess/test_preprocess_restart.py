@@ -16,8 +16,11 @@ from toolkit.core.locks import try_lock
 from toolkit.data import Corpus
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.tasks import item_key
+from toolkit.preprocess.view import CorpusView
 from toolkit.preprocess.writer import groups, writing
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
+from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.commands import command_name
 
 
@@ -123,6 +126,36 @@ def test_killed_while_it_replaces_a_corpus_and_started_again_it_ends_with_the_sa
         run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN, overwrite=True))
         prepare(*sources, output=output, **GIVEN, overwrite=True)
         assert all_files(output) == expected
+
+
+class Unwritten(Job):
+    def is_done(self, item):
+        return False
+
+
+def test_a_corpus_in_the_making_is_seen_from_outside(prepare, sources, tmp_path, toolkit):
+    output = tmp_path / "killed"
+    killed_behind(1, lambda: prepare(*sources, output=output, **GIVEN))
+    code, out, _ = toolkit("inspect", output, "--watch")
+    assert code == 0
+    assert "1 of 2 source groups written (0 of 0 MB), 0 at work; nobody is at it" in " ".join(out.split())
+    with locked_output(output, timeout=0.0):
+        view = CorpusView(output)
+        claims = Claims(Unwritten(output / ".work", [Item(item_key("write", 1, "the text is short"))]))
+        item = claims.claim()
+        (output / ".work" / "commands").mkdir(exist_ok=True)
+        command = try_lock(output / ".work" / "commands" / "one.lock")
+        view.look()
+        assert (view.picture(), view.is_over()) == ("1 of 2 source groups written (0 of 0 MB), 1 at work", False)
+        claims.end(item, "broken")
+        view.look()
+        assert next(line.text for line in view.news()) == "write 00001 by the reference failed: broken"
+        assert ", 0 at work, 1 failed" in view.picture()
+        claims.close()
+        command.release()
+    prepare(*sources, output=output, **GIVEN)
+    view.look()
+    assert (view.picture(), view.is_over()) == (f"the corpus in {output} is finished", True)
 
 
 def test_a_group_that_a_killed_process_began_is_written_again(sources, tokenizer_folder, tmp_path, prepare):

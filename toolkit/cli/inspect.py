@@ -1,9 +1,12 @@
-"""`toolkit inspect`: contents of a corpus, a run or a checkpoint, or a table over many runs."""
+"""`toolkit inspect`: contents of a corpus, a run or a checkpoint, or how far many runs, a grid or a corpus are."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from toolkit.work.show import View
 
 EXAMPLES = (
     "toolkit inspect data/corpus --rows 5 --set data.sequence_length=512",
@@ -11,11 +14,18 @@ EXAMPLES = (
     "toolkit inspect runs/clm-mlm --against runs/mlm",
     "toolkit inspect runs/mine/checkpoints/step-00001000",
     "toolkit inspect runs --watch",
+    "toolkit inspect s3://bucket/corpus",
 )
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, run or checkpoint, or of runs.")],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of a corpus, a run, a checkpoint, a grid or of runs; URL of a corpus or of checkpoints.",
+        ),
+    ],
     rows: Annotated[int, typer.Option(metavar="K", min=0, help="How many rows of a corpus to show.")] = 3,
     overrides: Annotated[
         list[str] | None,
@@ -25,20 +35,45 @@ def command(
         Path | None,
         typer.Option(metavar="RUN", help="A run of one objective: when did a run that switches to it catch up?"),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the table of runs, or a grid, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show runs, a grid or a corpus in the making until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
     from toolkit import inspection
+    from toolkit.core.console import console
+    from toolkit.storage import is_url
 
     if watch and (overrides or against):
         raise typer.BadParameter(
             "--set or --against is about one folder, and --watch shows runs. Leave one of them out."
         )
-    if watch and (folder / "grid.toml").is_file():
-        from toolkit.experiments.grid.view import watch_grid
+    folder = Path(place)
+    if is_url(place):
+        if watch or against:
+            raise typer.BadParameter("--watch and --against are about folders, and DIR is a URL. Leave them out.")
+        inspection.inspect_url(place, num_rows=rows, overrides=overrides or [])
+    elif (work := _work_in(folder)) is not None and not (overrides or against):
+        from toolkit.work.show import watch as watch_view
 
-        watch_grid(folder)
+        if watch:
+            watch_view(work)
+        else:
+            console().print(work.picture())
     elif watch:
         inspection.watch(folder)
     else:
         inspection.inspect(folder, num_rows=rows, overrides=overrides or [], against=against)
+
+
+def _work_in(folder: Path) -> "View | None":
+    """A grid, or a corpus in the making; None where a folder has neither."""
+    if (folder / "grid.toml").is_file() and ((folder / "cells").is_dir() or (folder / ".work").is_dir()):
+        from toolkit.experiments.grid.view import grid_at
+
+        return grid_at(folder)
+    if (folder / "unfinished").is_dir():
+        from toolkit.preprocess.view import CorpusView
+
+        return CorpusView(folder)
+    return None

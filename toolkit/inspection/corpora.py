@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,18 +93,18 @@ def read_segments(rows: Rows, tokenizer: Tokenizer, *, row: int) -> list[Segment
     ]
 
 
-def row_settings(folder: Path, overrides: Sequence[str]) -> DataSettings:
+def row_settings(place: str, overrides: Sequence[str]) -> DataSettings:
     """Settings of how rows are made: the defaults, with `data.key=value` overrides."""
-    raw: dict[str, Any] = {"data": {"train": str(folder)}}
+    raw: dict[str, Any] = {"data": {"train": place}}
     for override in overrides:
         apply_override(raw, override)
         if set(raw) != {"data"} or not isinstance(raw["data"], dict):
             raise SettingsError(
                 f"--set {override}: only data.* can be set here, for example --set data.windows=blocks."
             )
-    if raw["data"].get("train") != str(folder):
+    if raw["data"].get("train") != place:
         raise SettingsError(
-            f"--set data.train: this shows the corpus {folder}. Inspect the corpora of a blend one by one."
+            f"--set data.train: this shows the corpus {place}. Inspect the corpora of a blend one by one."
         )
     return validated(DataSettings, raw["data"], origin="--set", group="data")
 

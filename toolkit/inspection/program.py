@@ -1,7 +1,8 @@
 """`toolkit inspect` and `toolkit verify`: what a folder holds decides how it is shown and which hashes are compared."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
@@ -9,7 +10,7 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, CorpusError, NoRowError, SettingsError
 from toolkit.core.text import counted, quoted
-from toolkit.data import Corpus, open_rows, tokens_left_out, verify_corpus
+from toolkit.data import Corpus, DataSettings, open_rows, tokens_left_out, verify_corpus
 from toolkit.data.corpus.manifest import CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
     histogram,
@@ -24,6 +25,11 @@ from toolkit.inspection.corpora import (
 from toolkit.inspection.runs import checkpoint_views, run_views
 from toolkit.inspection.runs_table import find_runs, runs_table, watch_runs
 from toolkit.run import RunFolder
+from toolkit.run.corpora import OpenedCorpora
+from toolkit.run.remote_checkpoints import RemoteCheckpoint
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
 
@@ -40,16 +46,29 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), again
     if against is not None and what != _RUN:
         raise SettingsError(f"--against is about the switches of a run, and {folder} {what}. Leave it out.")
     if what == _CHECKPOINT:
-        _show_checkpoint(folder)
+        checkpoint = open_unverified(folder)
+        _show(checkpoint_views(checkpoint.manifest, folder))
+        # Last: damage is said below what the checkpoint was meant to be.
+        checkpoint.verify()
+        console().print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
     elif what == _RUN:
-        screen = console()
-        for view in run_views(RunFolder(folder), None if against is None else RunFolder(against)):
-            screen.print(view)
-            screen.print()
+        _show(run_views(RunFolder(folder), None if against is None else RunFolder(against)))
     elif what == _RUNS:
         console().print(runs_table(folder))
     else:
-        _show_corpus(folder, num_rows, overrides)
+        _show_corpus(Corpus(folder), row_settings(str(folder), overrides), num_rows, are_set=bool(overrides))
+
+
+def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
+    """Print what a corpus in object storage holds, as `inspect` does, or a checkpoint: the newest, of several."""
+    if (found := RemoteCheckpoint.newest(url)) is None:
+        corpus = OpenedCorpora(sizes="check").corpus(url)
+        _show_corpus(corpus, row_settings(url, overrides), num_rows, are_set=bool(overrides))
+        return
+    if overrides:
+        raise SettingsError(f"--set is about the rows of a corpus, and {url} holds checkpoints. Leave it out.")
+    _show(checkpoint_views(found.manifest, found.url))
+    console().print("Its files were not read; what goes on from it compares each with its hash.")
 
 
 def watch(folder: Path) -> None:
@@ -89,24 +108,18 @@ def _what_is_in(folder: Path) -> str:
         return f"it holds a Hugging Face model, which `{command}` makes a checkpoint of"
     if steps := sorted(path.name for path in folder.glob("step-*")):
         return f"it holds checkpoints; look at one of them: toolkit inspect {quoted(folder / steps[-1])}"
-    if (folder / "unfinished" / "begun.json").is_file():
+    if (folder / "unfinished").is_dir():
         return "its corpus is unfinished; start the same `toolkit preprocess` again"
     return "it holds no corpus, run or checkpoint"
 
 
-def _show_checkpoint(folder: Path) -> None:
-    screen, checkpoint = console(), open_unverified(folder)
-    for view in checkpoint_views(checkpoint):
-        screen.print(view)
-        screen.print()
-    # Last: damage is said below what the checkpoint was meant to be.
-    checkpoint.verify()
-    screen.print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
+def _show(views: "Iterable[RenderableType]") -> None:
+    for view in views:
+        console().print(view)
+        console().print()
 
 
-def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
-    settings = row_settings(folder, overrides)
-    corpus = Corpus(folder)
+def _show_corpus(corpus: Corpus, settings: DataSettings, num_rows: int, *, are_set: bool) -> None:
     tokenizer = load_tokenizer(corpus)
     lengths = measure_lengths(corpus)
     screen = console()
@@ -117,7 +130,7 @@ def _show_corpus(folder: Path, num_rows: int, overrides: Sequence[str]) -> None:
     try:
         made = open_rows(corpus, settings, seed=0)
     except NoRowError as error:
-        if overrides:
+        if are_set:
             raise
         screen.print(f"No rows to show: {error}")
         return

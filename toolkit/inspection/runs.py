@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.checkpoint.folders import half_removed
 from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry
-from toolkit.checkpoint.read import Checkpoint, open_unverified
+from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import columns, facts
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.text import counted, quoted
@@ -69,11 +69,10 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
         yield _checkpoints(folder, settings)
 
 
-def checkpoint_views(checkpoint: Checkpoint) -> Iterator["Table"]:
-    """Tables of where a checkpoint stands, its model, and its tensors. The files are not hashed here."""
-    manifest = checkpoint.manifest
+def checkpoint_views(manifest: CheckpointManifest, place: object) -> Iterator["Table"]:
+    """Tables of where the checkpoint at a place stands, its model, and its tensors."""
     table = facts()
-    table.add_row("checkpoint", str(checkpoint.path))
+    table.add_row("checkpoint", str(place))
     table.add_row("step", f"{manifest.step:,}{'' if manifest.merged else _of_schedule(manifest)}")
     for parent in manifest.merged:
         table.add_row("merged from", f"{parent.path} (step {parent.step:,}), weight {parent.weight:.4g}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
+from typing import Literal
 
 import tokenization
 from tokenization import BackendsDiffer, Tokenizer
@@ -115,15 +116,20 @@ class CorpusJob(Job):
 
 def _items(corpus: UnfinishedCorpus) -> list[Item]:
     missing, unread = corpus.missing(), sorted(corpus.unread())
-    items = [Item(f"read {number:05d}", ("read", number)) for number in unread]
+    items = [Item(item_key("read", number, ""), ("read", number)) for number in unread]
     if missing and not corpus.is_decided:
         items.append(Item("decide", ("decide", -1), needs=tuple(item.key for item in items)))
-    # What the other backend made is made again.
-    backend, before = " by the reference" if corpus.why_reference else "", "decide"
+    before = "decide"
     for group in missing:
-        items.append(Item(key := f"write {group.number:05d}{backend}", ("write", group.number), needs=(before,)))
+        key = item_key("write", group.number, corpus.why_reference)
+        items.append(Item(key, ("write", group.number), needs=(before,)))
         before = key if corpus.settings.is_limited else before
     return items
+
+
+def item_key(step: Literal["read", "write"], number: int, why_reference: str) -> str:
+    """Key of the item that reads or writes a group; what the other backend made is made again."""
+    return f"{step} {number:05d}" + " by the reference" * (step == "write" and bool(why_reference))
 
 
 def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:

@@ -79,7 +79,7 @@ def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int |
         return BackendChoice(tokenizer, why_reference)
     try:
         characters = proof_of(tokenizer).read()
-        return BackendChoice(FastBackend.open(tokenizer, characters=characters, is_shared=num_threads != 1))
+        return BackendChoice(FastBackend.open(tokenizer, characters=characters, num_callers=num_threads))
     except (FastUnavailable, PackageNotFoundError) as error:
         raise UserError(
             f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "

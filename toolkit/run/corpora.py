@@ -10,7 +10,6 @@ from toolkit.data import Corpus, DataSettings, Sizes
 from toolkit.model.config import padded_vocabulary
 from toolkit.parallel.launcher import read_launcher
 from toolkit.run.declared_run import DeclaredRun
-from toolkit.run.settings import RunFolderSettings
 from toolkit.storage import ShardCache, is_url
 
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
@@ -102,7 +101,7 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check", opened: "OpenedCor
 
     What only phases before a fork read may be gone. Several runs may share what is `opened`.
     """
-    plan, opened = run.plan, opened or OpenedCorpora(run.settings.run, sizes)
+    plan, opened = run.plan, opened or OpenedCorpora(sizes=sizes, cache_gb=run.settings.run.cache_gb)
     found, gone = dict[int, tuple[NamedCorpus, ...]](), list[str]()
     for number in dict.fromkeys([*plan.own_data, *plan.first_on_data]):
         own = run.settings.schedule[number].data or {}
@@ -128,8 +127,8 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check", opened: "OpenedCor
 class OpenedCorpora:
     """Corpora of runs by the folder or URL that names them, each opened once."""
 
-    def __init__(self, settings: RunFolderSettings, sizes: Sizes) -> None:
-        self._settings, self._sizes, self._opened = settings, sizes, dict[str, Corpus]()
+    def __init__(self, *, sizes: Sizes, cache_gb: float | None = None) -> None:
+        self._cache_gb, self._sizes, self._opened = cache_gb, sizes, dict[str, Corpus]()
         self.cache: ShardCache | None = None
 
     def corpus(self, place: str) -> Corpus:
@@ -141,8 +140,7 @@ class OpenedCorpora:
 
     def _open_cached(self, url: str) -> Corpus:
         if self.cache is None:
-            gigabytes = self._settings.cache_gb
-            most_bytes = None if gigabytes is None else int(gigabytes * 1e9)
+            most_bytes = None if self._cache_gb is None else int(self._cache_gb * 1e9)
             self.cache = ShardCache(most_bytes=most_bytes, num_sharers=read_launcher().local_world_size)
         source = self.cache.corpus(url)
         try:

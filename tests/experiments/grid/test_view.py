@@ -120,6 +120,11 @@ def test_a_grid_is_watched_from_outside_until_nobody_runs_it(tmp_path, toolkit):
     assert "eurobert sc lr 0.001 seed 1 failed: broken; 1 of 2 cells done, 0 running, 1 failed\n" in out
     # A narrow screen folds it.
     assert "validation accuracy 0.5000" in out
+    code, out, _ = toolkit("inspect", plan.folder.path)
+    assert (code, "validation accuracy 0.5000" in out) == (0, True)
+    # A folder in which somebody keeps the file of a grid is none.
+    (tmp_path / "grid.toml").write_bytes(path.read_bytes())
+    assert toolkit("inspect", tmp_path)[0] == 2
 
 
 def test_the_table_has_a_row_per_task(job):

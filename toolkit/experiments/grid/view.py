@@ -9,7 +9,7 @@ from toolkit.experiments.grid.cells import Cell, Diverged, Outcome, Score
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.commands import commands_at, work_folder
-from toolkit.work.show import Line, Pace, watch
+from toolkit.work.show import Line, Pace
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -126,12 +126,12 @@ class GridView:
         return table
 
 
-def watch_grid(path: Path) -> None:
-    """Show the cells of a grid, which other commands run, until none of them does or all have ended, or Ctrl-C."""
+def grid_at(path: Path) -> GridView:
+    """The cells of a grid in a folder, which other commands run."""
     folder = GridFolder(path)
     cells = folder.read_declaration().cells
     outcomes = {cell: outcome for cell in cells if (outcome := folder.place(cell).outcome) is not None}
-    watch(GridView(folder, cells, outcomes, Job(work_folder(path), [Item(str(cell)) for cell in cells])))
+    return GridView(folder, cells, outcomes, Job(work_folder(path), [Item(str(cell)) for cell in cells]))
 
 
 def _main(score: Score) -> float:

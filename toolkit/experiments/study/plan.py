@@ -276,7 +276,7 @@ def _corpora_of(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | N
     """`RunCorpora.hashes` of each run; None where a corpus is not there, which its start tells."""
     found, opened = dict[str, dict[str, str] | None](), None
     for name, run in runs.items():
-        opened = opened or OpenedCorpora(run.settings.run, "trust")
+        opened = opened or OpenedCorpora(sizes="trust", cache_gb=run.settings.run.cache_gb)
         try:
             found[name] = open_corpora(run, opened=opened).hashes()
         except UserError:
