@@ -92,7 +92,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.names: dict[str, str] = {"here": str(folder)}
+        self.names: dict[str, str] = {"here": str(folder), "long": "x" * 300}
         self._lay_down_runs()
         self._lay_down_corpora()
         self._lay_down_text()
