@@ -4,8 +4,6 @@ import json
 import os
 import resource
 import shutil
-import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +11,11 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 import tokenization
+from tests.preprocess.test_preprocess_restart import all_files
+from tests.support.megatron import Documents, write_pair
 from tests.support.mutations import mutated
 from tests.support.runs import RunCase, write_run
 from tokenization import Frame
-from toolkit.cli.main import main
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, Order, RowStream, ShardWriter, open_rows, verify_corpus
 from toolkit.preprocess.adopted_frames import FrameIds
@@ -24,33 +23,6 @@ from toolkit.preprocess.adoption import Adoption, adopt, examine_pair
 from toolkit.testing.distributed import run_distributed
 
 EOS = 0
-Documents = list[list[list[int]]]
-"""Documents of sentences of ids; `--split-sentences` gives several sentences."""
-
-
-def write_pair(prefix: Path, documents: Documents, *, code: int = 8) -> Path:
-    """Megatron's builder: each sentence is a sequence, a document ends at the number of sequences so far."""
-    letter, width = {1: ("B", 1), 2: ("b", 1), 3: ("h", 2), 4: ("i", 4), 5: ("q", 8), 8: ("H", 2)}[code]
-    lengths, boundaries, data = [], [0], b""
-    for document in documents:
-        for sentence in document:
-            data += struct.pack(f"<{len(sentence)}{letter}", *sentence)
-            lengths.append(len(sentence))
-        boundaries.append(len(lengths))
-    pointers = [width * sum(lengths[:number]) for number in range(len(lengths))]
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{prefix}.bin").write_bytes(data)
-    Path(f"{prefix}.idx").write_bytes(
-        b"MMIDIDX\x00\x00"
-        + struct.pack("<Q", 1)
-        + struct.pack("<B", code)
-        + struct.pack("<Q", len(lengths))
-        + struct.pack("<Q", len(boundaries))
-        + struct.pack(f"<{len(lengths)}i", *lengths)
-        + struct.pack(f"<{len(lengths)}q", *pointers)
-        + struct.pack(f"<{len(boundaries)}q", *boundaries)
-    )
-    return prefix
 
 
 def made_up(count: int, *, seed: int = 0, sentences: int = 1, top: int = 384) -> Documents:
@@ -90,12 +62,8 @@ def take(tokenizer_folder: Path, tmp_path: Path):
     return run
 
 
-def _files(*folders: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
-
-
 def test_documents_are_read_where_they_lie(take, tmp_path, megatron):
-    before = _files(tmp_path / "megatron")
+    before = all_files(tmp_path / "megatron")
     found = take(*megatron)
     corpus = Corpus(tmp_path / "corpus")
     in_order = sorted(megatron, key=str)
@@ -107,9 +75,9 @@ def test_documents_are_read_where_they_lie(take, tmp_path, megatron):
     assert corpus.manifest.dtype == "uint16"
     assert [entry.source for entry in corpus.manifest.shards] == [str(prefix) for prefix in in_order]
     assert (found.num_documents, found.num_without_end) == (90, 0)
-    assert _files(tmp_path / "megatron") == before
-    own = sorted(path.relative_to(tmp_path / "corpus").as_posix() for path in _files(tmp_path / "corpus"))
-    assert own == ["corpus.json", *(f"tokenizer/{name}.json" for name in ("encoding", "tokenizer", "tokenizer_config"))]
+    assert all_files(tmp_path / "megatron") == before
+    tokenizer = [f"tokenizer/{name}.json" for name in ("encoding", "tokenizer", "tokenizer_config")]
+    assert sorted(all_files(tmp_path / "corpus")) == ["corpus.json", *tokenizer]
 
 
 @pytest.mark.parametrize("name", ["{}", "{}.bin", "{}.idx"])
@@ -191,8 +159,7 @@ def test_training_on_an_adopted_corpus(take, tmp_path, megatron):
 def test_int32_pairs(take, tmp_path):
     documents = made_up(5)
     assert take(write_pair(tmp_path / "m" / "wide", documents, code=4)).manifest.dtype == "int32"
-    corpus = Corpus(tmp_path / "corpus")
-    assert corpus.shards[0].document(3).tolist() == _joined(documents)[3]
+    assert Corpus(tmp_path / "corpus").shards[0].document(3).tolist() == _joined(documents)[3]
 
 
 @pytest.mark.parametrize(("code", "name"), [(1, "uint8"), (2, "int8"), (3, "int16"), (5, "int64")])
@@ -336,11 +303,16 @@ def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, p
         ("m/z*", "no pair matches .*z"),
         ("m/half", r"half\.idx is missing: a pair is"),
         ("m/other.bin", r"other\.bin is missing"),
+        ("m/damaged", r"damaged\.idx is damaged: its sequences do not follow one another\. Where the "),
     ],
 )
-def test_what_is_not_there_is_named(take, tmp_path, named, message):
+def test_what_is_not_there_or_damaged_is_named(take, tmp_path, named, message):
     write_pair(tmp_path / "m" / "half", made_up(3))
     Path(f"{tmp_path}/m/half.idx").rename(f"{tmp_path}/m/other.idx")
+    index = Path(f"{write_pair(tmp_path / 'm' / 'damaged', made_up(3))}.idx")
+    content = bytearray(index.read_bytes())
+    content[34] ^= 1  # the length of the first sequence
+    index.write_bytes(content)
     with pytest.raises(UserError, match=message):
         take(tmp_path / named)
 
@@ -351,7 +323,7 @@ def test_ends_inside_documents_are_counted(take, tmp_path):
     assert "stands 2 times inside documents" in str(found)
 
 
-def test_more_pairs_than_there_may_be_open_files(take, tmp_path):
+def test_more_pairs_than_there_may_be_openall_files(take, tmp_path):
     prefixes = [write_pair(tmp_path / "m" / f"{number:03}", made_up(2, seed=number)) for number in range(150)]
     limits, num_open = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 100, limits[1]))
@@ -361,24 +333,15 @@ def test_more_pairs_than_there_may_be_open_files(take, tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_damaged_index_is_named(take, tmp_path):
-    prefix = write_pair(tmp_path / "m" / "x", made_up(3))
-    index = bytearray(Path(f"{prefix}.idx").read_bytes())
-    index[34] ^= 1  # the length of the first sequence
-    Path(f"{prefix}.idx").write_bytes(index)
-    with pytest.raises(CorpusError, match=r"x\.idx is damaged: its sequences do not follow one another\. Where the "):
-        take(prefix)
-
-
 def test_nothing_is_lost_in_the_output_folder(take, tmp_path, prepare, write_jsonl):
     prefix = write_pair(tmp_path / "m" / "x", made_up(3))
     take(prefix)
-    before = _files(tmp_path / "corpus")
+    before = all_files(tmp_path / "corpus")
     with pytest.raises(UserError, match="or replace it with --overwrite"):
         take(prefix)
     (tmp_path / "corpus" / "plans-S64-m12-v1-0000000000000000").touch()
     take(prefix, overwrite=True)
-    assert _files(tmp_path / "corpus") == before
+    assert all_files(tmp_path / "corpus") == before
     with pytest.raises(UserError, match="lies in the output folder"):
         take(prefix, output=tmp_path / "m", overwrite=True)
     (tmp_path / "full").mkdir()
@@ -393,13 +356,13 @@ def test_nothing_is_lost_in_the_output_folder(take, tmp_path, prepare, write_jso
 def test_an_adoption_that_was_killed_before_its_end_can_be_made_again(take, tmp_path):
     prefix = write_pair(tmp_path / "m" / "x", made_up(3))
     take(prefix)
-    whole = _files(tmp_path / "corpus")
+    whole = all_files(tmp_path / "corpus")
     (tmp_path / "corpus" / "corpus.json").unlink()
     (tmp_path / "corpus" / ".tokenizer.1234.partial").mkdir()
     with pytest.raises(UserError, match="Name another folder"):
         take(prefix)
     take(prefix, overwrite=True)
-    assert _files(tmp_path / "corpus") == whole
+    assert all_files(tmp_path / "corpus") == whole
     assert not list((tmp_path / "corpus").glob(".tokenizer*"))
     (tmp_path / "corpus" / "corpus.json").unlink()
     with pytest.raises(UserError, match="Name another folder"):
@@ -433,14 +396,7 @@ def test_what_preprocess_wrote_can_be_adopted(take, tmp_path, prepare, write_jso
     assert (found.manifest.documents, found.num_without_end) == (2, 0)
 
 
-def test_the_command(tmp_path, tokenizer_folder, megatron, monkeypatch, capsys):
-    def toolkit(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, said.out, said.err
-
+def test_the_command(toolkit, tmp_path, tokenizer_folder, megatron):
     options = ("--tokenizer", tokenizer_folder, "--output", tmp_path / "corpus")
     code, out, err = toolkit("adopt", *megatron, *options)
     assert (code, err) == (0, "")

@@ -1,27 +1,10 @@
 import os
 import shlex
-import sys
 import time
 
 import fsspec
-import pytest
 
 from tests.support.text import sample_documents
-from toolkit.cli.main import main
-
-
-@pytest.fixture
-def toolkit(monkeypatch, capsys):
-    """Run the command line in this process: (exit code, standard output, standard error)."""
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        return left.value.code or 0, captured.out, captured.err
-
-    return run
 
 
 def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_path):

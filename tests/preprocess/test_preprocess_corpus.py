@@ -1,16 +1,17 @@
 import io
 import json
 import shutil
-import struct
+import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, processors
 
 import tokenization
+from tests.preprocess.test_preprocess_restart import all_files
+from tests.support.megatron import write_pair
 from tests.support.text import sample_documents, tiny_tokenizer
 from toolkit.core.errors import CorpusError, UserError
 from toolkit.data import Corpus, DataSettings, open_rows
@@ -21,18 +22,13 @@ END = "<|endoftext|>"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
-def megatron_files(folder: Path, texts: list[str], *, eod: int, dtype: str) -> tuple[bytes, bytes]:
+def megatron_files(folder: Path, texts: list[str], *, dtype: str, eod: int = 0) -> tuple[bytes, bytes]:
     """What Megatron-LM's `preprocess_data.py --append-eod` writes, as its published layout says."""
     backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    documents = [np.array([*backend.encode(text).ids, eod], dtype=dtype) for text in texts]
-    lengths = [document.size for document in documents]
-    itemsize = np.dtype(dtype).itemsize
-    pointers = [itemsize * sum(lengths[:number]) for number in range(len(lengths))]
-    idx = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1) + struct.pack("<B", {"uint16": 8, "int32": 4}[dtype])
-    idx += struct.pack("<QQ", len(lengths), len(lengths) + 1)
-    idx += struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(lengths)}q", *pointers)
-    idx += struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1))
-    return b"".join(document.tobytes() for document in documents), idx
+    documents = [[[*backend.encode(text).ids, eod]] for text in texts]
+    with tempfile.TemporaryDirectory() as place:
+        pair = write_pair(Path(place, "pair"), documents, code={"uint16": 8, "int32": 4}[dtype])
+        return shard_bytes(pair.parent, pair.name)
 
 
 def shown(table: Table) -> str:
@@ -56,37 +52,37 @@ def widen(folder: Path, size: int) -> Path:
     return folder
 
 
+def frame(folder: Path, single: str) -> Path:
+    """Give the tokenizer in `folder` a template."""
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    named = {"<|pad|>": 1, END: 0, "<|begin_of_text|>": 128000}
+    named = [(token, token_id) for token, token_id in named.items() if token in single]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=named)
+    backend.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 @pytest.fixture
 def wide_tokenizer(tmp_path):
     """The tiny tokenizer with BOS and ids up to 65,499, so that its tokens need 32 bits."""
-    folder = widen(tiny_tokenizer(tmp_path / "wide"), 65500)
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = processors.TemplateProcessing(single="<|pad|> $A", special_tokens=[("<|pad|>", 1)])
-    backend.save(str(folder / "tokenizer.json"))
-    return folder
+    return frame(widen(tiny_tokenizer(tmp_path / "wide"), 65500), "<|pad|> $A")
 
 
 def shard_bytes(folder: Path, name: str = "shard-00000") -> tuple[bytes, bytes]:
     return (folder / f"{name}.bin").read_bytes(), (folder / f"{name}.idx").read_bytes()
 
 
-def all_files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_a_shard_is_what_megatron_writes(prepare, write_jsonl, tokenizer_folder, tmp_path):
     texts = [*sample_documents(300, seed=1), f"inside {END} text", "\u2028 x", " "]
     prepare(write_jsonl("a.jsonl", texts))
-
-    assert shard_bytes(tmp_path / "corpus") == megatron_files(tokenizer_folder, texts, eod=0, dtype="uint16")
+    assert shard_bytes(tmp_path / "corpus") == megatron_files(tokenizer_folder, texts, dtype="uint16")
 
 
 def test_a_shard_of_a_wide_vocabulary_with_bos_is_what_megatron_writes(prepare, write_jsonl, wide_tokenizer, tmp_path):
     texts = [*sample_documents(50, seed=2), "<last>"]
     result = prepare(write_jsonl("a.jsonl", texts), tokenizer=str(wide_tokenizer))
-
     assert result.manifest.dtype == "int32"
-    assert shard_bytes(tmp_path / "corpus") == megatron_files(wide_tokenizer, texts, eod=0, dtype="int32")
+    assert shard_bytes(tmp_path / "corpus") == megatron_files(wide_tokenizer, texts, dtype="int32")
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared tokenizers and text")
@@ -100,11 +96,7 @@ def test_real_tokenizers_on_real_text_give_megatrons_bytes(prepare, write_jsonl,
     if name == "llama3":
         folder = tmp_path / "llama3"
         tokenization.load(SHARED / "tokenizers" / "llama3" / "tokenizer.model").save(folder)
-        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        backend.post_processor = processors.TemplateProcessing(
-            single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 128000)]
-        )
-        backend.save(str(folder / "tokenizer.json"))
+        frame(folder, "<|begin_of_text|> $A")
     lines = (SHARED / "text" / "wiki-en-json" / "wiki_00.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     prepare(write_jsonl("wiki.jsonl", texts), tokenizer=str(folder), eod=eod)
@@ -230,14 +222,14 @@ def test_many_small_files_are_one_shard_with_the_bytes_of_one_large_file(prepare
 
 
 def test_equal_input_in_another_place_gives_an_equal_file(prepare, write_jsonl, tmp_path):
+    found = []
     for place in ("here", "far/from/here"):
         for name in ("x/a.jsonl", "x/b/a.jsonl"):
             write_jsonl(f"{place}/{name}", [name])
         prepare(tmp_path / place, output=tmp_path / place / "corpus")
-
-    found = (tmp_path / "here" / "corpus" / "corpus.json").read_bytes()
-    assert found == (tmp_path / "far" / "from" / "here" / "corpus" / "corpus.json").read_bytes()
-    assert b'"source": "a.jsonl and 1 more"' in found
+        found.append((tmp_path / place / "corpus" / "corpus.json").read_bytes())
+    assert found[0] == found[1]
+    assert b'"source": "a.jsonl and 1 more"' in found[0]
 
 
 @pytest.mark.parametrize(
@@ -275,11 +267,8 @@ def test_no_bos_no_eod_and_literal_text_reach_the_ids(prepare, write_jsonl, tmp_
 
 def test_packing_plans_are_built_on_request(prepare, write_jsonl, tmp_path):
     result = prepare(write_jsonl("a.jsonl", sample_documents(50)), sequence_length=64)
-    before = all_files(tmp_path / "corpus")
-
-    assert result.rows is not None
     assert result.rows.sequence_length == 64
-    assert any(name.startswith("shard-00000.plan-S64") for name in before)
+    assert any(name.startswith("shard-00000.plan-S64") for name in all_files(tmp_path / "corpus"))
 
 
 def test_a_corpus_too_small_to_pack_can_still_be_finished(prepare, write_jsonl):
@@ -336,22 +325,11 @@ def test_no_document_at_all_is_an_error(prepare, write_jsonl):
         prepare(write_jsonl("a.jsonl", ["", ""]))
 
 
-def ending_tokenizer(folder: Path, source: Path) -> Path:
-    """A tokenizer with a template that ends every text with its eos, as exported encoders have."""
-    shutil.copytree(source, folder)
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"<|pad|> $A {END}", special_tokens=[("<|pad|>", 1), (END, 0)]
-    )
-    backend.save(str(folder / "tokenizer.json"))
-    return folder
-
-
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_documents_end_once_where_the_tokenizer_ends_texts_itself(
     prepare, write_jsonl, tokenizer_folder, tmp_path, engine
 ):
-    folder = ending_tokenizer(tmp_path / "ending", tokenizer_folder)
+    folder = frame(Path(shutil.copytree(tokenizer_folder, tmp_path / "ending")), f"<|pad|> $A {END}")
     source = write_jsonl("a.jsonl", sample_documents(20))
     given = {"tokenizer": str(folder), "engine": engine}
     result = prepare(source, output=tmp_path / "once", **given)
