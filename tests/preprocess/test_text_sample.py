@@ -107,6 +107,19 @@ def test_what_cannot_be_written_is_told(tmp_path, kind):
     assert "".join(outcome(tokenizer, text) for text in TEXTS) == expected
 
 
+def test_a_text_that_cannot_be_written_is_told_by_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "_OWN_CHARACTERS", 8)  # of a batch
+    KINDS["Unigram without unknown"][0]().save(str(tmp_path / "tokenizer.json"))
+    tokenizer = tokenization.load(tmp_path, rules=EncodingRules(add_eod=False))
+    texts = ["miller", "geese", "мельник", "old", "ы", "cafe"]
+    encoded = SpanEncoder(tokenizer, tokenizer, holdout=0.0, num_bytes=1)(Span(1, lambda: [*map(Row, texts)]))
+
+    assert [number for number, _ in encoded.skipped] == [2, 4]
+    # In the words of its library, which the row of another text would not have.
+    assert all("unk" in row.found.lower() for _, row in encoded.skipped)
+    assert encoded.rows_N.tolist() == [0, 1, 3, 5]
+
+
 @pytest.mark.parametrize(("type_", "expected"), [("bpe", "WWWWWWW"), ("unigram", "WLLLLLL")])
 def test_sentencepiece_models_too(tmp_path, type_, expected):
     sentencepiece.SentencePieceTrainer.train(

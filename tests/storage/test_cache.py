@@ -122,6 +122,16 @@ def test_what_a_killed_process_was_fetching_makes_room(corpus: tuple[Path, str])
     assert not (opened.path / ".shard-00003.bin.partial").exists()
 
 
+def test_what_was_read_longest_ago_makes_room(corpus: tuple[Path, str]) -> None:
+    folder, url = corpus
+    opened = _open(url, most_bytes=3 * _largest(folder), num_sharers=3)  # one stays open
+    for number in (0, 1, 2, 0, 3):
+        _ = opened.shards[number]
+    there = {path.name for path in opened.path.glob("*.bin")}
+    assert {"shard-00000.bin", "shard-00003.bin"} <= there
+    assert "shard-00001.bin" not in there
+
+
 def _broken(name: str) -> Callable[[str], None]:
     def spoil(url: str) -> None:
         store, path = fsspec.core.url_to_fs(f"{url}/{name}")
