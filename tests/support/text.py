@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenization import train_bpe
 
@@ -32,6 +33,11 @@ def tiny_tokenizer(folder: Path, *, vocabulary_size: int = 384) -> Path:
     Ids 0, 1, 2 are `<|endoftext|>` (eos), `<|pad|>` and `<|mask|>`.
     """
     return train_bpe(sample_documents(200), vocabulary_size=vocabulary_size, folder=folder)
+
+
+def split_ids(ids: npt.NDArray[np.unsignedinteger], lengths: npt.NDArray[np.integer]) -> list[list[int]]:
+    """The ids of each text of a batch."""
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> Path:

@@ -235,7 +235,7 @@ def test_it_starts_anew_when_it_has_grown_and_gives_the_same(ranks_file, monkeyp
         assert_equal(ours, tokenizer.encode_batch(batch))
 
 
-def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):
+def test_what_gigatoken_does_not_do_or_cannot_read_is_unavailable(tmp_path, make_model, trained):
     from tokenizers import Tokenizer
 
     backend = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
@@ -250,14 +250,10 @@ def test_word_pieces_and_unigrams_are_not_its_own(tmp_path, make_model):
         FastBackend.open(unigram)
     with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer: Unsupported Replace"):
         FastBackend.open(tokenization.load(make_model(model_type="bpe", byte_fallback=True)))
-
-
-def test_what_gigatoken_cannot_read_is_unavailable(trained):
-    tokenizer = tokenization.load(trained)
-
+    own = tokenization.load(trained)
     for content in (b"{}", b"[", b'{"model": {"type": "BPE", "vocab": {"a": 5}, "merges": [["a", "b"]]}}'):
         with pytest.raises(FastUnavailable, match="gigatoken cannot read this tokenizer"):
-            FastBackend(tokenizer, content, FallbackTexts([], []))
+            FastBackend(own, content, FallbackTexts([], []))
 
 
 def test_without_gigatoken_it_says_how_to_get_it(trained):

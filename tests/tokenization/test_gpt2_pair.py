@@ -34,11 +34,8 @@ def test_it_gives_the_ids_of_the_tokenizer_json(pair, trained):
     ids, _ = tokenizer.encode_batch(texts)
     assert ids.tolist() == [token for text in texts for token in [*expected.encode(text).ids, 0]]
     assert tokenizer.encoded_vocabulary_size == 384
-
-
-def test_any_of_the_two_files_names_it(pair):
+    # Any of the two files names it.
     found = {tokenization.load(pair / name).fingerprint for name in ("vocab.json", "merges.txt")}
-
     assert found == {tokenization.load(pair).fingerprint}
 
 

@@ -5,12 +5,12 @@ import shutil
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 import tokenization
+from tests.support.text import split_ids
 from tests.tokenization.test_sentencepiece import KINDS, TEXTS
 from tokenization import EncodingRules, FastBackend, FastUnavailable, TokenizationError, TokenizerKind
 
@@ -33,18 +33,14 @@ def path(request, trained, make_folder, ranks_file, make_model, tmp_path) -> Pat
     return folder
 
 
-def split(ids, lengths):
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-
-
 def test_a_saved_folder_gives_the_same_ids_names_and_fingerprint_and_loads_in_transformers(path, tmp_path):
     tokenizer = tokenization.load(path)
     tokenizer.save(tmp_path / "saved")
     again = tokenization.load(tmp_path / "saved", rules=tokenizer.rules)
     assert again.fingerprint == tokenizer.fingerprint
     assert (again.special_ids, again.all_special_ids) == (tokenizer.special_ids, tokenizer.all_special_ids)
-    expected = split(*tokenizer.encode_batch(TEXTS))
-    for text, found, ids in zip(TEXTS, split(*again.encode_batch(TEXTS)), expected, strict=True):
+    expected = split_ids(*tokenizer.encode_batch(TEXTS))
+    for text, found, ids in zip(TEXTS, split_ids(*again.encode_batch(TEXTS)), expected, strict=True):
         assert found == ids, text
 
     loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")

@@ -40,7 +40,9 @@ def test_a_piece_is_the_bytes_of_its_text(pieces: dict[str, Pieces], kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["byte-level BPE", "SentencePiece", "WordPiece"])
-def test_every_piece_is_found_and_spelled_by_itself(pieces: dict[str, Pieces], kind: str) -> None:
+def test_every_piece_is_found_and_spelled_by_itself_and_special_tokens_are_none(
+    pieces: dict[str, Pieces], kind: str
+) -> None:
     own = pieces[kind]
     assert len(own.by_id) >= 48
     for token_id, piece in own.by_id.items():
@@ -51,6 +53,7 @@ def test_every_piece_is_found_and_spelled_by_itself(pieces: dict[str, Pieces], k
             assert b"".join(own.by_id[part].content for part in own.spell(piece.content)) == piece.content
         if kind == "byte-level BPE":
             assert own.spell(piece.content) == [token_id]
+    assert not {0, 1, 2} & own.by_id.keys()
 
 
 @pytest.mark.parametrize("texts", [["§", "##§"], ["##§", "§"]])
@@ -67,20 +70,12 @@ def test_a_mark_and_its_continuation_keep_their_own_rows(tmp_path: Path, texts: 
     assert own.find(Piece("§".encode())) == names.index("§")
 
 
-@pytest.mark.parametrize("kind", ["byte-level BPE", "SentencePiece", "WordPiece"])
-def test_special_tokens_are_no_pieces(pieces: dict[str, Pieces], kind: str) -> None:
-    assert not {0, 1, 2} & pieces[kind].by_id.keys()
-
-
-def test_other_text_is_spelled_in_parts(pieces: dict[str, Pieces]) -> None:
+def test_other_text_is_spelled_in_parts_and_half_a_character_in_bytes(pieces: dict[str, Pieces]) -> None:
     for kind in ("byte-level BPE", "SentencePiece"):
         own = pieces[kind]
         ids = own.spell(b" millers paint")
         assert len(ids) > 1
         assert b"".join(own.by_id[token_id].content for token_id in ids) == b" millers paint"
-
-
-def test_half_a_character_is_spelled_in_bytes_where_there_are_some(pieces: dict[str, Pieces]) -> None:
     half = "é".encode()[:1]
     own = pieces["byte-level BPE"]
     assert [own.by_id[token_id].content for token_id in own.spell(half)] == [half]

@@ -7,7 +7,7 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 import tokenization
-from tests.support.text import sample_documents
+from tests.support.text import sample_documents, split_ids
 from tokenization import EncodingRules, MaskOrigin, TokenizationError, TokenizerKind, UnsupportedTokenizerError
 
 TEXTS = [
@@ -45,10 +45,6 @@ KINDS = [
 names = pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())))
 
 
-def split(ids, lengths):
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-
-
 def library(path):
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
@@ -63,7 +59,7 @@ def test_ids_are_those_of_the_library_then_the_end(make_model, options):
     assert tokenizer.kind is TokenizerKind.SENTENCEPIECE
     assert (ids.dtype, lengths.dtype) == (np.uint32, np.int64)
     expected = [library(path).encode(text) for text in [*TEXTS, "a <sep> b river"]]
-    assert split(ids, lengths) == [[*found, tokenizer.eod_id] if found else [] for found in expected]
+    assert split_ids(ids, lengths) == [[*found, tokenizer.eod_id] if found else [] for found in expected]
 
 
 @names

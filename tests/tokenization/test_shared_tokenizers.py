@@ -37,7 +37,7 @@ def equal(found, expected):
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
 
-def test_llama_3_gives_the_ids_of_tiktoken(shared_data, llama3, texts):
+def test_llama_3_gives_the_ids_of_tiktoken_and_has_those_of_the_recipe(shared_data, llama3, texts):
     lines = (shared_data / "tokenizers" / "llama3" / "tokenizer.model").read_bytes().split()
     ranks = {base64.b64decode(token): int(rank) for token, rank in zip(lines[::2], lines[1::2], strict=True)}
     library = tiktoken.Encoding(
@@ -49,9 +49,6 @@ def test_llama_3_gives_the_ids_of_tiktoken(shared_data, llama3, texts):
     assert ids.tolist() == [token for text in texts for token in [*library.encode_ordinary(text), 128001]]
     assert int(lengths.sum()) == ids.size
     assert llama3.kind is TokenizerKind.TIKTOKEN
-
-
-def test_llama_3_has_the_ids_of_the_recipe(llama3):
     assert llama3.special_ids == {"bos": 128000, "eos": 128001, "pad": None, "mask": 128002}
     assert llama3.encoded_vocabulary_size == llama3.vocabulary_size == 128_256
     assert (llama3.backend.token_to_id("<|eot_id|>"), llama3.backend.id_to_token(128255)) == (

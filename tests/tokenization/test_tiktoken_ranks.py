@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 import tokenization
-from tests.support.text import sample_documents
+from tests.support.text import sample_documents, split_ids
 from tokenization import EncodingRules, MaskOrigin, TokenizationError, TokenizerKind
 from tokenization.specs import shipped_names, shipped_spec
 
@@ -36,10 +36,6 @@ def library(ranks_file: Path) -> tiktoken.Encoding:
     )
 
 
-def split(ids, lengths):
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-
-
 def test_ids_are_those_of_tiktoken_then_the_end(ranks_file):
     tokenizer = tokenization.load(ranks_file)
 
@@ -48,10 +44,15 @@ def test_ids_are_those_of_tiktoken_then_the_end(ranks_file):
     assert tokenizer.kind is TokenizerKind.TIKTOKEN
     assert (ids.dtype, lengths.dtype) == (np.uint32, np.int64)
     expected = [library(ranks_file).encode_ordinary(text) for text in TEXTS]
-    assert split(ids, lengths) == [[*found, tokenizer.eod_id] if found else [] for found in expected]
+    assert split_ids(ids, lengths) == [[*found, tokenizer.eod_id] if found else [] for found in expected]
+    # Also one that tiktoken gives up on.
+    text = " " * 1_000_000 + "x"
+    ids, lengths = tokenizer.encode_batch([text, "x"])
+    assert lengths[1] == 2
+    assert tokenizer.decode(ids[: lengths[0] - 1]) == text
 
 
-def test_special_ids_follow_the_ranks_as_in_llama_3(ranks_file):
+def test_special_ids_follow_the_ranks_and_the_form_is_that_of_llama_3(ranks_file):
     tokenizer = tokenization.load(ranks_file)
 
     assert tokenizer.special_ids == {"bos": NUM_RANKS, "eos": NUM_RANKS + 1, "pad": None, "mask": NUM_RANKS + 2}
@@ -62,6 +63,12 @@ def test_special_ids_follow_the_ranks_as_in_llama_3(ranks_file):
     backend = tokenizer.backend
     assert [backend.token_to_id(text) - NUM_RANKS for text in ("<|start_header_id|>", "<|eot_id|>")] == [6, 9]
     assert backend.token_to_id("<|reserved_special_token_250|>") == NUM_RANKS + 255
+    # Its parts, as published tokenizers of the family have them.
+    content = json.loads(backend.to_str())
+    assert [part["type"] for part in content["pre_tokenizer"]["pretokenizers"]] == ["Split", "ByteLevel"]
+    assert content["model"]["ignore_merges"] is True
+    assert content["post_processor"] is None
+    assert Backend.from_str(json.dumps(content)).get_vocab_size() == NUM_RANKS + 256
 
 
 def test_a_folder_with_one_model_file_is_that_file(ranks_file, tmp_path):
@@ -73,16 +80,6 @@ def test_a_folder_with_one_model_file_is_that_file(ranks_file, tmp_path):
 def test_what_is_left_open_is_the_way_of_the_kind(ranks_file, trained):
     assert tokenization.load(ranks_file).rules == EncodingRules(parse_special_text=False, add_bos=False)
     assert tokenization.load(trained).rules == EncodingRules(parse_special_text=True, add_bos=True)
-
-
-def test_a_text_that_tiktoken_gives_up_on_is_encoded_all_the_same(ranks_file):
-    tokenizer = tokenization.load(ranks_file)
-    text = " " * 1_000_000 + "x"
-
-    ids, lengths = tokenizer.encode_batch([text, "x"])
-
-    assert lengths[1] == 2
-    assert tokenizer.decode(ids[: lengths[0] - 1]) == text
 
 
 def line(token: bytes, rank: int) -> str:
@@ -245,13 +242,3 @@ def test_a_shipped_spec_finds_its_ranks_where_tiktoken_keeps_them(ranks_file, tm
 
     with pytest.raises(TokenizationError, match=r"could not download.*TIKTOKEN_CACHE_DIR"):
         tokenization.load("r50k_base")
-
-
-def test_the_hugging_face_form_is_that_of_llama_3(ranks_file):
-    """Its parts, as published tokenizers of the family have them."""
-    content = json.loads(tokenization.load(ranks_file).backend.to_str())
-
-    assert [part["type"] for part in content["pre_tokenizer"]["pretokenizers"]] == ["Split", "ByteLevel"]
-    assert content["model"]["ignore_merges"] is True
-    assert content["post_processor"] is None
-    assert Backend.from_str(json.dumps(content)).get_vocab_size() == NUM_RANKS + 256

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 import tokenization
-from tests.support.text import sample_documents
+from tests.support.text import sample_documents, split_ids
 from tokenization import EncodingRules, TokenizationError
 
 END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
@@ -19,10 +19,6 @@ def reference(folder, texts, *, eod):
     return [[*backend.encode(text).ids, eod] for text in texts]
 
 
-def split(ids, lengths):
-    return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
-
-
 @pytest.mark.parametrize("bos", [None, PAD])
 def test_ids_are_those_of_the_reference_then_the_end(make_folder, bos):
     folder = make_folder(config={"eos_token": END}, bos=bos)
@@ -32,7 +28,7 @@ def test_ids_are_those_of_the_reference_then_the_end(make_folder, bos):
 
     assert ids.dtype == np.uint32
     assert lengths.dtype == np.int64
-    assert split(ids, lengths) == reference(folder, texts, eod=0)
+    assert split_ids(ids, lengths) == reference(folder, texts, eod=0)
 
 
 def _ending(token: str, token_id: int) -> Callable[[Tokenizer], None]:
@@ -60,7 +56,7 @@ def test_a_text_that_the_tokenizer_ends_itself_ends_once(make_folder, end, choic
 
     ids, lengths = tokenizer.encode_batch(["the river", "x"])
 
-    assert split(ids, lengths) == [
+    assert split_ids(ids, lengths) == [
         [*backend.encode(text).ids, *[tokenizer.eod_id] * (num_ends - 1)] for text in ("the river", "x")
     ]
     assert (tokenizer.ends_texts, tokenizer.appended_ids.size) == (tokenizer.eod_id == token_id, num_ends - 1)
@@ -80,17 +76,13 @@ def test_a_saved_tokenizer_puts_in_front_of_a_text_what_encoding_did(make_folder
     assert encoding == {**rules, "frame": {"front": [], "back": [2, 0]}, "source": None}
 
 
-def test_a_text_without_ids_has_no_end(trained):
+def test_a_text_without_ids_has_no_end_and_no_texts_give_no_ids(trained):
     ids, lengths = tokenization.load(trained).encode_batch(["ab", "", "c"])
 
     assert lengths[1] == 0
     assert ids.size == lengths.sum()
     assert ids[-1] == 0
-
-
-def test_no_texts_give_no_ids(trained):
     ids, lengths = tokenization.load(trained).encode_batch([])
-
     assert (ids.size, lengths.size) == (0, 0)
 
 
@@ -107,7 +99,7 @@ def test_the_front_and_the_end_can_be_left_out(make_folder):
     assert encoded(add_bos=False, add_eod=False) == plain
 
 
-def test_special_text_is_parsed_or_literal(trained):
+def test_special_text_is_parsed_or_literal_and_counted_in_both_ways(trained):
     text = f"a{END}b"
 
     parsed, _ = tokenization.load(trained).encode_batch([text])
@@ -116,11 +108,7 @@ def test_special_text_is_parsed_or_literal(trained):
     assert parsed.tolist().count(0) == 2
     assert literal.tolist().count(0) == 1
     assert tokenization.load(trained).decode(literal) == text + END
-
-
-def test_special_text_is_counted_in_both_ways(trained):
     texts = [f"{END}{PAD}", "nothing <| here |>", f"{MASK}", "<|endoftext"]
-
     for parse in (True, False):
         tokenizer = tokenization.load(trained, rules=EncodingRules(parse_special_text=parse))
         assert tokenizer.special_text_hits(texts, *tokenizer.encode_batch(texts)).sum() == 3
@@ -161,26 +149,20 @@ def test_the_longest_special_string_counts_once(make_folder):
     assert tokenization.load(folder)._special_text.count("<s><s>, <s> <s>") == 3
 
 
-def test_truncation_and_padding_in_the_file_are_ignored(make_folder):
-    def shorten(backend):
+def test_truncation_padding_and_dropout_in_the_file_are_ignored(make_folder):
+    def change(backend):
         backend.enable_truncation(4)
         backend.enable_padding(length=8)
+        backend.model.dropout = 0.9
 
-    folder = make_folder(config={"eos_token": END}, change=shorten)
+    folder = make_folder(config={"eos_token": END}, change=change)
     text = "the river and the red door and that song"
 
     ids, _ = tokenization.load(folder).encode_batch([text, "a"])
 
     assert tokenization.load(folder).decode(ids) == f"{text}{END}a{END}"
-
-
-def test_dropout_in_the_file_is_off(make_folder):
-    def drop(backend):
-        backend.model.dropout = 0.9
-
-    tokenizer = tokenization.load(make_folder(config={"eos_token": END}, change=drop))
+    tokenizer = tokenization.load(folder)
     first, _ = tokenizer.encode_batch(["the river and the red door"] * 20)
-
     assert np.array_equal(first.reshape(20, -1), np.tile(first.reshape(20, -1)[0], (20, 1)))
 
 
@@ -194,9 +176,7 @@ def test_decoding_gives_the_text_back_with_special_tokens_written_out(trained):
     assert tokenizer.decode([2, 1]) == MASK + PAD
 
 
-def test_what_the_vocabulary_cannot_spell_is_an_error(make_folder, tmp_path):
-    from tokenizers import models, pre_tokenizers
-
+def test_what_the_vocabulary_cannot_spell_is_an_error(tmp_path):
     backend = Tokenizer(models.WordLevel({"a": 0}, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))

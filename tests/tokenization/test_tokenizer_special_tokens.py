@@ -3,7 +3,7 @@ import pytest
 import tokenization
 from tokenization import MaskOrigin, TokenizationError, UnsupportedTokenizerError
 
-END, PAD, MASK = "<|endoftext|>", "<|pad|>", "<|mask|>"
+END, PAD, MASK, RESERVED = "<|endoftext|>", "<|pad|>", "<|mask|>", "<|reserved_special_token_"
 
 
 def test_names_come_from_the_files_beside_it(trained):
@@ -14,9 +14,6 @@ def test_names_come_from_the_files_beside_it(trained):
     assert tokenizer.all_special_ids == (0, 1, 2)
     assert tokenizer.vocabulary_size == tokenizer.encoded_vocabulary_size == 384
     assert tokenizer.mask.origin is MaskOrigin.NAMED
-
-
-def test_the_file_gives_what_its_folder_gives(trained):
     assert tokenization.load(trained / "tokenizer.json").special_ids == tokenization.load(trained).special_ids
 
 
@@ -25,12 +22,8 @@ def test_files_beside_another_name_are_not_its_own(trained, tmp_path):
         name = "other.json" if file.name == "tokenizer.json" else file.name
         (tmp_path / name).write_bytes(file.read_bytes())
 
-    assert tokenization.load(tmp_path / "other.json").special_ids == {
-        "bos": None,
-        "eos": None,
-        "pad": None,
-        "mask": 384,
-    }
+    ids = {"bos": None, "eos": None, "pad": None, "mask": 384}
+    assert tokenization.load(tmp_path / "other.json").special_ids == ids
 
 
 def test_nothing_is_guessed_from_texts_that_look_like_names(make_folder):
@@ -75,39 +68,32 @@ def test_the_two_files_rank_as_in_transformers(make_folder, config, special_map,
     assert tokenization.load(make_folder(config=config, special_map=special_map)).special_ids["eos"] == eos
 
 
-def test_the_first_reserved_slot_by_id_becomes_the_mask(make_folder):
-    folder = make_folder(extra_tokens=("<|reserved_special_token_7|>", "<|reserved_special_token_0|>"))
-    tokenizer = tokenization.load(folder, eod=END)
-
-    assert (tokenizer.mask.id, tokenizer.mask.text) == (384, "<|reserved_special_token_7|>")
-    assert tokenizer.mask.origin is MaskOrigin.RESERVED
-    assert tokenizer.vocabulary_size == 386
-
-
-def test_a_reserved_slot_with_another_role_is_passed(make_folder):
-    folder = make_folder(config={"pad_token": "[unused0]"}, extra_tokens=("[unused0]", "[unused1]"))
-
-    assert tokenization.load(folder).mask.text == "[unused1]"
-
-
-def test_an_appended_mask_grows_the_vocabulary_but_not_the_one_that_is_encoded_with(make_folder):
-    tokenizer = tokenization.load(make_folder(), eod=END)
-
-    assert (tokenizer.mask.id, tokenizer.vocabulary_size, tokenizer.encoded_vocabulary_size) == (384, 385, 384)
-    assert 384 not in tokenizer.encode_batch(["a <mask> b"])[0]
-
-
-def test_a_named_mask_that_is_missing_is_appended_under_its_name(make_folder):
-    tokenizer = tokenization.load(make_folder(config={"eos_token": END, "mask_token": "<hidden>"}))
-
-    assert (tokenizer.mask.id, tokenizer.mask.text, tokenizer.mask.origin) == (384, "<hidden>", MaskOrigin.APPENDED)
-
-
-@pytest.mark.parametrize("policy", [f"token:{MASK}", "id:2"])
-def test_a_mask_can_be_chosen(make_folder, policy):
-    mask = tokenization.load(make_folder(), mask_token=policy).mask
-
-    assert (mask.id, mask.text, mask.origin) == (2, MASK, MaskOrigin.CHOSEN)
+@pytest.mark.parametrize(
+    ("made", "given", "found", "size"),
+    [
+        # The first reserved slot by id; one with another role is passed over.
+        ({"extra_tokens": (f"{RESERVED}7|>", f"{RESERVED}0|>")}, {}, (384, f"{RESERVED}7|>", MaskOrigin.RESERVED), 386),
+        (
+            {"config": {"pad_token": "[unused0]"}, "extra_tokens": ("[unused0]", "[unused1]")},
+            {},
+            (385, "[unused1]", MaskOrigin.RESERVED),
+            386,
+        ),
+        # One that is appended, under its name where it has one.
+        ({}, {}, (384, "<mask>", MaskOrigin.APPENDED), 385),
+        ({"config": {"mask_token": "<hidden>"}}, {}, (384, "<hidden>", MaskOrigin.APPENDED), 385),
+        ({}, {"mask_token": f"token:{MASK}"}, (2, MASK, MaskOrigin.CHOSEN), 384),
+        ({}, {"mask_token": "id:2"}, (2, MASK, MaskOrigin.CHOSEN), 384),
+    ],
+)
+def test_the_mask_is_reserved_appended_or_chosen(make_folder, made, given, found, size):
+    tokenizer = tokenization.load(make_folder(**made), eod=END, **given)
+    mask = tokenizer.mask
+    assert ((mask.id, mask.text, mask.origin), tokenizer.vocabulary_size) == (found, size)
+    if mask.origin is MaskOrigin.APPENDED:
+        # Which grows the vocabulary, but not the one that is encoded with.
+        assert tokenizer.encoded_vocabulary_size == 384
+        assert 384 not in tokenizer.encode_batch([f"a {mask.text} b"])[0]
 
 
 @pytest.mark.parametrize(

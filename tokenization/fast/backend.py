@@ -57,7 +57,7 @@ class FastBackend:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts, num_callers: int | None
+        self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts, num_callers: int | None = None
     ) -> None:
         self._is_shared = num_callers != 1
         self._tokenizer, self._content, self._fallback_texts = tokenizer, content, fallback_texts
