@@ -15,7 +15,7 @@ import toolkit
 from toolkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 Library = Literal["transformers", "sentence-transformers"]
 CONFIG_FILE, CARD_FILE = "config.json", "README.md"
@@ -30,6 +30,37 @@ _KINDS_OF_POOLING = {
     **dict(zip(_NEW_KINDS, ("weightedmean", "lasttoken"), strict=True)),
 }
 """By the keys of a folder, of which old readers do not know the new ones."""
+_PAPER_TYPE = "sl_model"
+_PAPER_DEFAULTS = {"rope_theta": 250_000.0, "classifier_pooling": "mean"}
+"""Where EuroBERT's own are others."""
+
+
+def as_native(config: dict[str, Any]) -> dict[str, Any]:
+    """The content of `config.json` as a class of transformers reads it: the models of arXiv 2507.00994 as EuroBERT.
+
+    Theirs are EuroBERTs by other names of classes, in code that comes with the model and is not run. `is_causal` says
+    how a model was trained; its authors fine-tune all of them with bidirectional attention, as EuroBERT's class does.
+    """
+    if config.get("model_type") != _PAPER_TYPE:
+        return config
+    kept = {key: value for key, value in config.items() if key not in ("auto_map", "is_causal", "retrieval_pooling")}
+    return _PAPER_DEFAULTS | kept | {"model_type": "eurobert"}
+
+
+def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
+    """The configuration of a folder, or of a model on the hub, by transformers; code that comes with it is not run.
+
+    Raises what transformers raises; `options` are those of `from_pretrained`.
+    """
+    from transformers import AutoConfig, PreTrainedConfig
+
+    try:
+        return AutoConfig.from_pretrained(model, trust_remote_code=False, **options)
+    except ValueError:
+        raw, _ = PreTrainedConfig.get_config_dict(model, **options)
+        if (native := as_native(raw)) is raw:
+            raise
+        return type(AutoConfig.for_model(native["model_type"])).from_dict(native)
 
 
 def add_old_keys(folder: Path) -> None:

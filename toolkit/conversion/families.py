@@ -19,7 +19,7 @@ from toolkit.core.text import json_kind, quoted
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import HUB_TYPES, SHARED_FIELDS, hub_type
-from toolkit.model_folder import check_not_adapter
+from toolkit.model_folder import as_native, check_not_adapter, read_config
 
 _MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
 _SOFTCAP_KEYS = ("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "attn_logit_soft_cap")
@@ -54,7 +54,8 @@ class Described:
 
 def describe(folder: Path, name: str) -> Described:
     """Read `config.json`; one that names parts that we do not have is an error with every such part."""
-    raw = _read(folder, name)
+    stored = _read(folder, name)
+    raw = as_native(stored)
     family = raw.get("model_type")
     parts = list(_unsupported_keys(raw))
     if not isinstance(family, str) or family not in HUB_TYPES:
@@ -67,8 +68,10 @@ def describe(folder: Path, name: str) -> Described:
     if parts:
         raise _refusal(name, parts)
     notes = list(HUB_TYPES[family].notes(config))
-    if raw.get("auto_map"):
+    if stored.get("auto_map"):
         notes.append(f"code of its own (auto_map) is not run: read as transformers' own {family}")
+    if raw is not stored and stored.get("is_causal"):
+        notes.append("is_causal: true in config.json is left out: read as an encoder")
     has_encoder_class = hub_type(family).is_encoder
     is_decoder = not has_encoder_class and getattr(config, "is_causal", True) is not False
     if not has_encoder_class and not is_decoder:
@@ -150,10 +153,8 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 def _resolved(folder: Path, name: str) -> Any:
     """The configuration with the defaults of its family."""
-    from transformers import AutoConfig
-
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return read_config(folder, local_files_only=True)
     # transformers checks values in several ways, each with errors of its own.
     except Exception as error:
         reason = " ".join(str(error).split())

@@ -27,6 +27,7 @@ from toolkit.model.encoder import Encoder
 from toolkit.model.families import hub_type
 from toolkit.model.layers import linear
 from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
+from toolkit.model_folder import read_config
 
 _TOLERANCE = 2e-5
 # Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose
@@ -146,18 +147,18 @@ class StockModel:
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
     """Load a folder through the Auto classes, without remote code; a UserError where transformers does not."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet_transformers():
             encode = AutoTokenizer.from_pretrained(tokenizer, **local)
-            family = AutoConfig.from_pretrained(folder, **local).model_type
-            is_encoder = hub_type(family).is_encoder
+            config = read_config(folder, local_files_only=True)
+            is_encoder = hub_type(config.model_type).is_encoder
             auto: Any = AutoModelForMaskedLM if is_encoder else AutoModelForCausalLM
             model, report = auto.from_pretrained(
-                folder, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
+                folder, config=config, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
             )
     except Exception as error:  # a loader of another library may fail in any way
         raise UserError(f"transformers does not load {name}: {error}") from error

@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoTokenizer,
     PretrainedConfig,
@@ -27,7 +26,7 @@ from toolkit.core.console import console, quiet_transformers
 from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.finetuning.settings import Initialization
-from toolkit.model_folder import Modules, check_not_adapter
+from toolkit.model_folder import Modules, check_not_adapter, read_config
 
 _NO_LIMIT = 10**6
 
@@ -79,9 +78,9 @@ def open_source(
             "hub id, or a run or checkpoint of this toolkit."
         )
     with model_loading(model):
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        config = read_config(model)
         _check_encoder(model, config, attention)
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(model, config=config, trust_remote_code=False)
         with torch.device("meta"):
             shape = AutoModel.from_config(config)  # type: ignore[no-untyped-call]
     _check_tokenizer(model, config, tokenizer)

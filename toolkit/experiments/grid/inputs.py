@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 
 from tokenization.hub import HubName
 from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes
@@ -36,6 +35,7 @@ from toolkit.finetuning import (
 from toolkit.finetuning.encoder_source import model_loading
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
+from toolkit.model_folder import read_config
 from toolkit.run.folder import RunFolder, kept_checkpoints
 
 
@@ -220,8 +220,8 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     if hub is HubAccess.CACHED and "@" not in entry.path and HubName.parse(entry.path):
         commit = None
         with suppress(OSError, ValueError):
-            commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False, local_files_only=True)._commit_hash
+            commit = read_config(entry.path, local_files_only=True)._commit_hash
         return ResolvedModel(entry, entry.path, None if commit is None else {"commit": str(commit)})
     with model_loading(entry.path):
-        commit = AutoConfig.from_pretrained(entry.path, trust_remote_code=False)._commit_hash
+        commit = read_config(entry.path)._commit_hash
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
