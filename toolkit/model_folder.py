@@ -55,7 +55,8 @@ def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
     from transformers import AutoConfig, PreTrainedConfig
 
     try:
-        return AutoConfig.from_pretrained(model, trust_remote_code=False, **options)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(model, trust_remote_code=False, **options)
+        return config
     except ValueError:
         raw, _ = PreTrainedConfig.get_config_dict(model, **options)
         if (native := as_native(raw)) is raw:

@@ -15,7 +15,7 @@ from toolkit.checkpoint.retention import drop_moments
 from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.finetune import finetune
-from toolkit.experiments.grid.cells import Diverged
+from toolkit.experiments.grid.cells import Diverged, grid_counts
 from toolkit.experiments.grid.declaration import PAPER_RATES, ModelEntry, load_grid
 from toolkit.experiments.grid.inputs import HubAccess, ResolvedModel, resolve_model
 from toolkit.experiments.grid.plan import GridPlan
@@ -143,6 +143,7 @@ def test_the_papers_grid_is_resolved_without_a_download(tmp_path: Path, monkeypa
     path.write_text(text.replace('"runs/clm-25"', f'"{encoder}"').replace('"grids/paper"', f'"{tmp_path / "out"}"'))
     plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
     assert (len(plan.cells), len(plan.cells_by_training)) == (360, 300)
+    assert grid_counts(plan.grid) == {"models": 1, "tasks": 12, "cells": 360, "trainings": 300}
     assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS)
     assert {cell.learning_rate for cell in plan.cells} == set(PAPER_RATES)
     assert {cell.seed for cell in plan.cells} == {0, 1, 2, 3, 4}

@@ -198,7 +198,7 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
         ("[set]\nrun.dir = 'x'\n[[models]]\naxes.schedule = ['clm 6']", ["run.dir is not set by hand.", "study.dir"]),
         (
             "[[models]]\nset.checkpoint.keep_at = [3]\naxes.schedule = ['clm 6']",
-            ["checkpoint.keep_at is not set by hand. Set study.keep instead."],
+            ["checkpoint.keep_at is not set by hand. Set study.keep, or keep of a block instead."],
         ),
         (
             "[set]\ncheckpoint.keep_weights_only = true\n[[models]]\naxes.schedule = ['clm 6']",

@@ -3,17 +3,29 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
 from tests.experiments.study.test_plan import write_study
 from tests.support.runs import write_run
+from tests.support.sources import ROOT
 from toolkit.cli.study import command
 from toolkit.core.errors import SettingsError
+from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.report.read.study import read_study
+from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
-from toolkit.experiments.study.program import open_study, run_study, show_model, show_plan, show_why, study_json
+from toolkit.experiments.study.program import (
+    grid_of,
+    open_study,
+    run_study,
+    show_model,
+    show_plan,
+    show_why,
+    study_json,
+)
 from toolkit.run.load import declare_run
 
 
@@ -184,10 +196,54 @@ def test_a_file_that_a_task_lacks_is_told_before_training(tmp_path):
     assert not (tmp_path / "study").exists()
 
 
-def test_a_step_that_no_model_keeps_is_named(tmp_path):
+def test_a_step_that_no_model_keeps_is_named_by_its_key(tmp_path):
     write_run(tmp_path, phase_steps=4)
-    with pytest.raises(SettingsError, match=r"study\.keep names step 7, which no model has before .* has 8 steps"):
+    message = "names step 7, which none of its models has before its learning rate decays; the longest has"
+    with pytest.raises(SettingsError, match=rf"^study\.keep {message} 8 steps"):
         open_study(write_study(tmp_path, ["clm 8", "mlm 6"], study="keep = [5, 7]"))
+    source = write_study(tmp_path, ["clm 8", "mlm 6"])
+    with open(source, "a") as file:
+        file.write('[[models]]\naxes.schedule = ["mlm 4"]\n[[models]]\nkeep = [2, 7]\naxes.schedule = ["clm 5"]\n')
+    with pytest.raises(SettingsError, match=rf"^keep of block 3 {message} 5 steps"):
+        open_study(source)
+
+
+def test_a_block_keeps_steps_of_its_own_models(tmp_path):
+    """Where they share a step with another one, the run that makes the step keeps it; `clm 8` makes the first four."""
+    write_run(tmp_path, phase_steps=4)
+    path = Path(write_study(tmp_path, ["clm 8"], study="keep = [6]"))
+    blocks = '[[models]]\nkeep = [2, 5]\naxes.schedule = ["clm 4 + mlm 3"]\n[[models]]\naxes.schedule = ["mlm 8"]\n'
+    path.write_text(path.read_text() + blocks)
+    study, tree = open_study(str(path))
+    short, clm, mlm = "run-clm-4-mlm40-7", "run-clm-8", "run-mlm40-8"
+    assert {name: (leaf.fork, leaf.kept) for name, leaf in tree.leaves.items()} == {
+        clm: (0, (2, 4, 6, 8)),
+        mlm: (0, (6, 8)),
+        short: (4, (5, 7)),
+    }
+    assert StudyPlan(study, tree).run_file(clm).checkpoint.keep_at == (2, 4, 6, 8)
+    path.write_text(path.read_text().replace("keep = [6]\n", ""))
+    study, tree = open_study(str(path))
+    assert {name: leaf.kept for name, leaf in tree.leaves.items()} == {clm: (2, 4, 8), mlm: (8,), short: (5, 7)}
+    assert {"training_step", "training_flops"} < {*axis_labels(study)}
+
+
+def test_the_papers_evaluation_is_counted(capsys):
+    """50 models and 12 tasks at 30 rates and seeds; two of the tasks are scored by what a third trains."""
+    show_plan("paper")
+    assert "12 tasks: 18,000 cells of 15,000 trainings" in capsys.readouterr().out
+    found = json.loads(study_json("paper"))
+    assert found["grid"] == {"models": 50, "tasks": 12, "cells": 18_000, "trainings": 15_000}
+    assert (len(found["models"]), found["steps"]["shared"]) == (38, 812_000)
+    steps = {1000, 2000, 5000, 10_000, 20_000, 40_000}
+    grid = grid_of(*open_study("paper"))
+    on_the_way = {entry.name: set(entry.steps) for entry in grid.model if entry.steps}
+    assert on_the_way == {"610m-clm-42k": steps, "610m-mlm40-42k": steps}
+    assert "grid" not in json.loads(study_json("paper-base"))
+    # The example is for models that others have trained, and a study makes its own.
+    example = load_grid(ROOT / "docs/examples/paper-finetuning/grid.toml")
+    assert example.task == grid.task
+    assert example.grid.model_copy(update={"dir": grid.grid.dir}) == grid.grid
 
 
 @pytest.mark.parametrize(

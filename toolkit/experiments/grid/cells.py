@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from toolkit.core.settings import expectation
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.declaration import Grid
+from toolkit.finetuning.settings import UNTRAINED, Split
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -51,6 +52,33 @@ def grid_cells(grid: Grid) -> list[Cell]:
         for rate in grid.rates(task)
         for seed in grid.seeds(task)
     ]
+
+
+def grid_counts(grid: Grid) -> dict[str, int]:
+    """Models, tasks, cells and trainings of a grid whose models need not exist yet; no file is read.
+
+    Tasks that train alike are one training for each model, rate and seed, as `GridPlan.training` finds by hashes.
+    """
+    from toolkit.finetuning.named.datasets import named_dataset
+
+    num_models = sum(len(model.chosen) or 1 for model in grid.model)
+    num_cells, trained = 0, dict[str, set[tuple[float, int]]]()
+    for task in grid.task:
+        options = grid.options(task)
+        data: list[object] = [task.train, task.validation is None]
+        if task.dataset is not None:
+            named = named_dataset(task.dataset, task=task.kind)
+            data = [named.splits(options.get("protocol", "standard"))[Split.TRAIN].name, dict(named.paper_settings)]
+        own = {(rate, seed) for rate in grid.rates(task) for seed in grid.seeds(task)}
+        num_cells += len(own)
+        if task.kind not in UNTRAINED:
+            trained.setdefault(json.dumps([task.kind, options, data], default=str), set()).update(own)
+    return {
+        "models": num_models,
+        "tasks": len(grid.task),
+        "cells": num_models * num_cells,
+        "trainings": num_models * sum(map(len, trained.values())),
+    }
 
 
 class Score(BaseModel):

@@ -32,7 +32,8 @@ class StudySettings(Settings):
     names: str = Field(PUBLISHED, min_length=1)
     """`published`, or a template with fields of axes and labels, such as `clm-{clm_share}-seed-{seed}`."""
     keep: tuple[Step, ...] = Field((), strict=False)
-    """Steps whose checkpoints stay, of every model that trains them before its learning rate decays."""
+    """Steps whose checkpoints stay, and are fine-tuned, of every model that trains them before its learning rate
+    decays."""
     adopt: tuple[PathText, ...] = Field((), strict=False)
     """Folders of runs that were trained before; models begin from their checkpoints where they are alike so far."""
     dir: PathText = "studies"
@@ -63,6 +64,8 @@ class ModelBlock(Settings):
     """Models of this study, or folders of finished runs: their schedules come first. One needs no list."""
     rewarm: RewarmSettings | None = None
     """With `from`."""
+    keep: tuple[Step, ...] = Field((), strict=False)
+    """As `study.keep`, of the models of the block alone; where they share a step with others, one run has it."""
 
 
 class MachineSettings(Settings):

@@ -16,8 +16,16 @@ _DECAY = "╌"
 _FEWEST_COLUMNS, _MOST_COLUMNS, _END_COLUMNS = 20, 60, 40
 
 
-def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> None:
-    """Print what a study takes, alone and shared, and its tree."""
+def show_study(
+    screen: Console,
+    study: Study,
+    tree: Tree,
+    estimate: StudyEstimate,
+    *,
+    tflops: float | None,
+    grid: Mapping[str, int] | None = None,
+) -> None:
+    """Print what a study takes, alone and shared, its grid in numbers (`grid_counts`), and its tree."""
     screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")
     hours = estimate.hours or (None, None)
     rows = [
@@ -44,6 +52,11 @@ def show_study(screen: Console, study: Study, tree: Tree, estimate: StudyEstimat
     forks = sum(len(leaf.cuts) for leaf in tree.leaves.values())
     disk = "" if estimate.disk_bytes is None else f"disk {estimate.disk_bytes / 1e9:,.0f} GB: "
     screen.print(f"{disk}{counted(len(estimate.kept), 'checkpoint')} kept, {forks:,} of them to fork from")
+    if grid is not None:
+        sizes = (
+            f"{counted(grid['models'], 'model')} (the ends, and checkpoints of keep), {counted(grid['tasks'], 'task')}"
+        )
+        screen.print(f"grid: {sizes}: {counted(grid['cells'], 'cell')} of {counted(grid['trainings'], 'training')}")
     if reason := tree.why_nothing_is_shared():
         screen.print(f"nothing is shared: {reason}")
     screen.print()

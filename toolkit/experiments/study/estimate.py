@@ -27,10 +27,10 @@ class StudyEstimate:
     """Alone and shared, of one run at a time at the speed that runs of the study have had; None before one has."""
 
     @classmethod
-    def of(cls, tree: Tree, keep: Iterable[int]) -> "StudyEstimate":
-        """The estimate of a tree; `keep` is `study.keep`."""
-        leaves, keep = tree.leaves.values(), tuple(keep)
-        kept = tuple((leaf.name, step) for leaf in leaves for step in kept_steps(leaf, keep))
+    def of(cls, tree: Tree) -> "StudyEstimate":
+        """The estimate of a tree."""
+        leaves = tree.leaves.values()
+        kept = tuple((leaf.name, step) for leaf in leaves for step in leaf.kept)
         sizes = {leaf.name: checkpoint_bytes(leaf.model.run.settings) for leaf in leaves}
         alone = [arithmetic_of(leaf.model.run) for leaf in leaves]
         shared = [arithmetic_of(leaf.model.run, start=leaf.fork) for leaf in leaves]
@@ -84,20 +84,11 @@ class Speed:
         return (alone, shared) if self._measured else None
 
 
-def kept_steps(leaf: Leaf, keep: Iterable[int]) -> tuple[int, ...]:
-    """Steps of a model whose checkpoints stay: its end, those that others begin from, and of `study.keep` those that it
-    trains itself, before its learning rate decays.
-    """
-    plan = leaf.model.run.plan
-    own = {step for step in keep if leaf.fork < step <= leaf.model.total_steps and not plan.has_decayed(step)}
-    return tuple(sorted({*leaf.kept, *own}))
-
-
-def missed_steps(leaf: Leaf, keep: Iterable[int]) -> list[int]:
-    """Steps of `study.keep` that a run is past, and whose checkpoints it does not have: it began without them."""
-    folder, keep = leaf.model.run.folder, {*keep}
+def missed_steps(leaf: Leaf) -> dict[int, str]:
+    """Of `Leaf.keep` those that a run is past, and whose checkpoints it does not have: it began without them."""
+    folder = leaf.model.run.folder
     newest, there = folder.newest_step(), {step for step, _ in folder.steps()}
-    return [step for step in kept_steps(leaf, keep) if step in keep - there and step < newest]
+    return {step: key for step, key in leaf.keep.items() if step not in there and step < newest}
 
 
 def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dict[str, Any]:

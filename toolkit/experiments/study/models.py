@@ -4,7 +4,7 @@ import copy
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
@@ -25,7 +25,7 @@ from toolkit.run.toml_files import read_toml
 # Keys that a study chooses for each of its models, and what takes their place.
 _CHOSEN = {
     "run.dir": "Each model has a folder of its name; set study.dir",
-    "checkpoint.keep_at": "Set study.keep",
+    "checkpoint.keep_at": "Set study.keep, or keep of a block",
     "checkpoint.keep_weights_only": "Others go on from what a model keeps; use `toolkit study --tidy`",
 }
 # Of a schedule that is a text, `clm 3k + mlm 9k`: an objective and a length for each phase.
@@ -47,6 +47,8 @@ class Model:
     """Its run file, before presets and defaults."""
     source: OutsideRun | None = None
     """The run that it is `from`, where that is none of the study."""
+    keep: Mapping[int, str] = field(default_factory=dict)
+    """Steps whose checkpoints the file keeps, each with the key that names it."""
 
     @property
     def total_steps(self) -> int:
@@ -97,12 +99,15 @@ class _Family:
         except SettingsError as error:
             self._mistake(f"block {number}", error)
             return
+        keep = dict.fromkeys(block.keep, f"keep of block {number}") | dict.fromkeys(
+            self._study.study.keep, "study.keep"
+        )
         for source, choices in itertools.product(block.sources or (None,), itertools.product(*axes)):
             behind = [] if source is None else [f"from {source!r}"]
             values = [f"{choice.axis} {choice.label!r}" for choice in choices]
             place = ", ".join([f"block {number}", *behind, *values])
             try:
-                self._add(self._model(block, source, choices, place))
+                self._add(replace(self._model(block, source, choices, place), keep=keep))
             except UserError as error:
                 self._mistake(place, error)
 

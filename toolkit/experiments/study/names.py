@@ -73,7 +73,7 @@ def axis_labels(study: Study) -> tuple[str, ...]:
     axes = [choices[0].axis for block in study.models for choices in axes_of(block.axes)]
     names = [name for axis in axes for name in _LABELS_OF_AXES.get(axis, (axis.replace(".", "_"),))]
     starts = ["start"] if any(block.sources for block in study.models) else []
-    steps = ["training_step", "training_flops"] if study.study.keep else []
+    steps = ["training_step", "training_flops"] if study.study.keep or any(block.keep for block in study.models) else []
     return tuple(dict.fromkeys([*names, *starts, *steps]))
 
 

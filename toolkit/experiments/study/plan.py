@@ -15,7 +15,7 @@ from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import counted
 from toolkit.engine.gpus import num_devices
 from toolkit.experiments.study.declaration import Study
-from toolkit.experiments.study.estimate import kept_steps, missed_steps
+from toolkit.experiments.study.estimate import missed_steps
 from toolkit.experiments.study.outside import OutsideRun
 from toolkit.experiments.study.tree import Leaf, Tree
 from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
@@ -132,7 +132,7 @@ class StudyPlan:
     def run_file(self, name: str) -> RunSettings:
         """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
         leaf, source = self.tree.leaves[name], self._sources.get(name)
-        keep = tuple(sorted({*kept_steps(leaf, self.study.study.keep), *self._given(name)}))
+        keep = tuple(sorted({*leaf.kept, *self._given(name)}))
         settings = self._begun.get(name, leaf.model.run.settings)
         if name not in self._begun and source is not None and not self.whole(name):
             settings = settings.model_copy(
@@ -145,10 +145,11 @@ class StudyPlan:
         return settings.model_copy(update={"checkpoint": checkpoint})
 
     def needless(self) -> list[Path]:
-        """Checkpoints that nobody begins from any more: neither a run's newest, nor named by `study.keep`."""
+        """Checkpoints that nobody begins from any more: neither a run's newest, nor one that the file keeps."""
         found = []
         for leaf in self.tree.leaves.values():
-            needed = {self.done(leaf.name), leaf.model.total_steps, *self.study.study.keep, *self._given(leaf.name)}
+            needed = {self.done(leaf.name), leaf.model.total_steps, *leaf.keep, *leaf.model.keep}
+            needed |= self._given(leaf.name)
             found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
         # A run whose newest checkpoint is damaged goes on from one of these.
         whole = {folder: not newest_intact(folder)[1] for folder in {path.parent for path in found}}
@@ -221,9 +222,9 @@ class StudyPlan:
 
     def _tell_missed_steps(self) -> None:
         for name, leaf in self.tree.leaves.items():
-            for step in missed_steps(leaf, self.study.study.keep):
+            for step, key in missed_steps(leaf).items():
                 self.notes.append(
-                    f"{name}: it has no checkpoint of step {step:,}, which study.keep names, and is at "
+                    f"{name}: it has no checkpoint of step {step:,}, which {key} names, and is at "
                     f"{self.done(name):,}; it is left out. To have it, remove {self.folder(name).path}"
                 )
 

@@ -13,10 +13,11 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
 from toolkit.core.settings import nearest
 from toolkit.core.text import counted, first_few, rounded
+from toolkit.experiments.grid.cells import grid_counts
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
-from toolkit.experiments.study.estimate import StudyEstimate, kept_steps, missed_steps, summary
+from toolkit.experiments.study.estimate import StudyEstimate, missed_steps, summary
 from toolkit.experiments.study.folder import StudyFolder
 from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import Model, models_of
@@ -43,9 +44,11 @@ def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = 
 def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> None:
     """Print what a study takes, and its tree; and what is left, where some of it lies on disk. Nothing is hashed."""
     study, tree = open_study(source, only=only)
-    estimate, screen = StudyEstimate.of(tree, study.study.keep), console()
+    estimate, screen = StudyEstimate.of(tree), console()
     plan = StudyPlan(study, tree, opened=open_unverified)
-    show_study(screen, study, tree, estimate, tflops=tflops or study.machine.tflops)
+    grid = grid_of(study, tree)
+    counts = None if grid is None else grid_counts(grid)
+    show_study(screen, study, tree, estimate, tflops=tflops or study.machine.tflops, grid=counts)
     if plan.num_steps < tree.shared or StudyFolder(study.study.dir).runs.is_dir():
         trained = sum(plan.done(name) == leaf.model.total_steps for name, leaf in tree.leaves.items())
         screen.print(
@@ -249,20 +252,16 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
     study = load_study(source)
     models = models_of(study)
     tree = Tree(models, queued=StudyFolder(study.study.dir).queued())
-    for step in study.study.keep:
-        if not any(step in kept_steps(leaf, [step]) for leaf in tree.leaves.values()):
-            longest = max(model.total_steps for model in models)
-            raise SettingsError(
-                f"study.keep names step {step:,}, which no model has before its learning rate decays; the longest has "
-                f"{counted(longest, 'step')}. Take it out."
-            )
+    tree.check_keep()
     # What is wrong with its tasks is told before anything is trained.
     grid_of(study, tree)
     return study, tree.only([_named(models, name).name for name in only]) if only else tree
 
 
 def _summary(study: Study, tree: Tree, tflops: float | None) -> dict[str, object]:
-    return summary(tree, StudyEstimate.of(tree, study.study.keep), tflops=tflops or study.machine.tflops)
+    found = summary(tree, StudyEstimate.of(tree), tflops=tflops or study.machine.tflops)
+    grid = grid_of(study, tree)
+    return found if grid is None else found | {"grid": grid_counts(grid)}
 
 
 def _named(models: Sequence[Model], name: str) -> Model:
@@ -277,7 +276,7 @@ def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) 
     entries = [
         entry
         for name, leaf in tree.leaves.items()
-        for entry in _entries(study, leaf, made=leaf.model.total_steps if made is None else made[name])
+        for entry in _entries(leaf, made=leaf.model.total_steps if made is None else made[name])
     ]
     if not study.task or not entries:
         return None
@@ -289,15 +288,13 @@ def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) 
     return make_grid(study.grid, entries, study.task, slurm=slurm, report=report)
 
 
-def _entries(study: Study, leaf: Leaf, *, made: int) -> list[ModelEntry]:
-    """A model at its end, and at steps of `study.keep` that it trains itself (`NAME@STEP`), as far as it is trained."""
+def _entries(leaf: Leaf, *, made: int) -> list[ModelEntry]:
+    """A model at its end, and at steps that the file keeps of it (`NAME@STEP`), as far as it is trained."""
     labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
     folder = leaf.model.run.folder
     # Its folder would mean an earlier checkpoint where the last is damaged.
     last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
-    named = {*study.study.keep}.difference(missed_steps(leaf, study.study.keep))
-    own = kept_steps(leaf, named)
     total = leaf.model.total_steps
-    steps = tuple(step for step in own if step in named and step < total and step <= made)
+    steps = tuple(step for step in sorted(leaf.keep.keys() - missed_steps(leaf)) if step < total and step <= made)
     earlier = last.model_copy(update={"path": str(folder.path), "steps": steps})
     return [*([last] if made >= total else []), *([earlier] if steps else [])]

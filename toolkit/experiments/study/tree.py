@@ -2,8 +2,8 @@
 
 import copy
 import itertools
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
@@ -22,6 +22,9 @@ class Leaf:
     """Updates that the giver, and those before it, have made by then."""
     cuts: tuple[int, ...] = ()
     """Steps of its own at which others begin, ascending."""
+    keep: Mapping[int, str] = field(default_factory=dict)
+    """Steps that the file keeps, of it or of a model that has made the same steps, with the key that names each: those
+    that it trains itself, before its learning rate decays."""
 
     @property
     def name(self) -> str:
@@ -35,8 +38,8 @@ class Leaf:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Steps whose checkpoints others begin from, and the last one."""
-        return tuple(sorted({*self.cuts, self.model.total_steps}))
+        """Steps whose checkpoints stay: those that others begin from, those of the file, and the last one."""
+        return tuple(sorted({*self.cuts, *self.keep, self.model.total_steps}))
 
 
 class Tree:
@@ -59,10 +62,10 @@ class Tree:
             giver = max(order, key=lambda name: self.parting(name, model.name).step, default=None)
             fork = 0 if giver is None else self.parting(giver, model.name).step
             order[model.name] = (model, giver if fork else None, fork)
-        self.leaves = {
-            name: Leaf(model, giver, fork, tuple(sorted({at for _, by, at in order.values() if by == name})))
-            for name, (model, giver, fork) in order.items()
-        }
+        self.leaves: dict[str, Leaf] = {}
+        for name, (model, giver, fork) in order.items():
+            cuts = tuple(sorted({at for _, by, at in order.values() if by == name}))
+            self.leaves[name] = Leaf(model, giver, fork, cuts, self._keep(model, fork, models))
 
     def only(self, names: Collection[str]) -> "Tree":
         """Some models, and those that they begin from, which keep what the others begin from, too."""
@@ -109,6 +112,34 @@ class Tree:
         found = [parting.reason.split("; ") for parting in self._partings.values()]
         first, *more = max(found, key=found.count)
         return first + (f", and {counted(len(more), 'more key')}" if more else "")
+
+    def check_keep(self) -> None:
+        """Refuse a step to keep that none of its models has."""
+        kept = {each for leaf in self.leaves.values() for each in leaf.keep.items()}
+        for leaf in self.leaves.values():
+            for step, key in leaf.model.keep.items():
+                if (step, key) not in kept:
+                    longest = max(
+                        each.model.total_steps for each in self.leaves.values() if key in each.model.keep.values()
+                    )
+                    raise SettingsError(
+                        f"{key} names step {step:,}, which none of its models has before its learning rate decays; the "
+                        f"longest has {counted(longest, 'step')}. Take it out."
+                    )
+
+    def _keep(self, model: Model, fork: int, models: Sequence[Model]) -> dict[int, str]:
+        """`Leaf.keep`."""
+        limits = {
+            other.name: model.total_steps if other is model else self.parting(model.name, other.name).step
+            for other in models
+        }
+        found = {
+            step: key
+            for other in models
+            for step, key in other.keep.items()
+            if fork < step <= limits[other.name] and not model.run.plan.has_decayed(step)
+        }
+        return dict(sorted(found.items()))
 
     def _rank(self, model: Model, models: Sequence[Model]) -> tuple[int, int, int]:
         """A model that another one goes on from is a run of its own, so it is placed before; then the longest, and
