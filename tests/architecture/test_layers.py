@@ -2,12 +2,12 @@
 
 import ast
 import re
-import subprocess
 import sys
 from graphlib import TopologicalSorter
 
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.sources import Import, Module, imports, modules
 
 LAYERS = {
@@ -243,6 +243,6 @@ def test_names_given_as_text_exist() -> None:
 def test_importing_it_loads_nothing_heavy(name: str) -> None:
     heavy = "torch", "deepspeed", "transformers", "datasets", "pyarrow", "tokenizers", "rich", "matplotlib"
     code = f"import sys, {name}; print(*sorted(set(sys.modules) & {set(heavy)!r}))"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    finished = run_apart("-c", code)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip() == ""

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from tests.support.hub_server import HubServer
 from tests.support.text import sample_documents, tiny_tokenizer
@@ -29,14 +29,8 @@ def hub_folder(tmp_path: Path) -> Path:
 
 def toolkit(folder: Path, hub: HubServer, *words: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    return subprocess.run(
-        [sys.executable, "-m", "toolkit.cli", *map(str, words)],
-        cwd=folder,
-        env={**environment, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf-home")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf-home")}
+    return run_apart("-m", "toolkit.cli", *words, folder=folder, environment=environment)
 
 
 def test_the_bare_command_prepares_the_sample_with_the_recipes_tokenizer(tmp_path: Path, hub_folder: Path) -> None:

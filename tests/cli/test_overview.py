@@ -2,12 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import typer
 
+from tests.support.apart import run_apart
 from tests.support.runs import write_run
 from toolkit.cli.main import application
 
@@ -55,7 +54,7 @@ def test_help_lists_what_is_built_and_loads_nothing_heavy():
         "try: main()\n"
         "finally: print(sorted({'torch', 'numpy', 'pydantic', 'rich', 'deepspeed'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = run_apart("-c", script)
     lines = done.stdout.splitlines()
     assert lines[-1] == "[]"
     listed = [line.split()[0] for line in lines[lines.index("Commands:") + 1 : -1]]
@@ -115,5 +114,5 @@ def test_help_of_a_command_loads_no_program(words):
         "try: main()\n"
         "finally: print(sorted({'torch', 'pyarrow', 'tokenizers', 'rich', 'tokenization'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    done = run_apart("-c", script)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tokenization
+from tests.support.apart import run_apart
 from tests.support.text import sample_documents
 from toolkit.data import Corpus
 
@@ -95,9 +94,7 @@ def test_a_folder_in_use_is_not_overwritten_unasked(toolkit, sources, tmp_path):
 @pytest.mark.parametrize("words", [["tokenizer", "--help"], ["tokenizer", "train", "--help"], ["tokenizer"]])
 def test_its_help_says_train(words):
     code = "import sys; sys.argv = ['toolkit', *sys.argv[1:]]; from toolkit.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_apart("-c", code, *words)
 
     assert "train" in done.stdout + done.stderr
     assert done.returncode == (0 if "--help" in words else 2)

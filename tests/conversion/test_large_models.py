@@ -1,12 +1,11 @@
 """Models from the hub, and models larger than the memory they may take."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.hf_decoders import save_decoder
 from tests.support.hub_server import HubServer
 
@@ -59,15 +58,8 @@ def test_memory_follows_the_largest_tensor_and_not_the_model(tmp_path: Path) -> 
         initializer_range=0.02,
     )
     sizes = [parameter.numel() * 4 for parameter in model.parameters()]
-    done = subprocess.run(
-        [sys.executable, "-c", _CONVERT],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
+    done = run_apart("-c", _CONVERT, folder=tmp_path, environment=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     peak = int(done.stdout.split()[-1])
     # Blocks of 4 MB, their copies, hashing, and logits of all texts.
@@ -80,19 +72,11 @@ def test_a_model_comes_from_the_hub(tmp_path: Path) -> None:
     save_decoder("qwen3", tmp_path / "hub" / "models" / "someone" / "decoder", max_shard_size="100KB")
     with HubServer(tmp_path / "hub") as hub:
         environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-
-        def convert(model: str, out: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", "toolkit.cli", "convert", "--from-hf", model, out],
-                cwd=tmp_path,
-                env={**os.environ, **environment},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-
-        done, missing = convert("someone/decoder", "out"), convert("someone/nothing", "other")
+        words = ("-m", "toolkit.cli", "convert", "--from-hf")
+        done, missing = (
+            run_apart(*words, f"someone/{model}", out, folder=tmp_path, environment={**os.environ, **environment})
+            for model, out in (("decoder", "out"), ("nothing", "other"))
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "someone/decoder (qwen3, " in done.stdout
     assert (missing.returncode, (tmp_path / "other").exists()) == (2, False)

@@ -1,12 +1,11 @@
 """A corpus folder: what opening it checks, and what it says about ids."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.support.apart import run_apart
 from toolkit.core.errors import CorpusError
 from toolkit.core.types import Vocabulary
 from toolkit.data import Corpus
@@ -34,7 +33,7 @@ def test_a_blend_of_many_shards_stays_below_the_limit_of_open_files(tmp_path: Pa
         read = stream.at(np.arange(240))
         print(read.tokens_BS.sum(), len(os.listdir("/proc/self/fd")) < 120, *resource.getrlimit(resource.RLIMIT_NOFILE))
     """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = run_apart("-c", code, tmp_path)
     assert (done.stdout.split(), done.returncode) == ([str(240 * 190), "True", "160", "160"], 0), done.stderr
 
 

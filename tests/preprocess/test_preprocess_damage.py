@@ -6,8 +6,6 @@ Parquet is read in a process of its own: what goes wrong in Arrow can end it, an
 import gzip
 import io
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.mutations import mutated
 from tests.support.reading import rows_of, zstd
 from tests.support.sources import ROOT
@@ -102,11 +101,8 @@ def test_damaged_files_give_rows_or_an_error(tmp_path, kind):
 
 
 def in_a_process(code, *words):
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c",
-         f"import sys; from tests.preprocess import test_preprocess_damage as damage\n{code}", *map(str, words)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    code = f"import sys; from tests.preprocess import test_preprocess_damage as damage\n{code}"
+    return run_apart("-X", "faulthandler", "-c", code, *words, folder=ROOT)
 
 
 def test_damaged_parquet_gives_rows_or_an_error(tmp_path):

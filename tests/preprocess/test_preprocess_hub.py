@@ -1,14 +1,13 @@
 """Data sets on the hub, against a server of our own that speaks its protocol; the client is the real one."""
 
 import os
-import subprocess
-import sys
 import textwrap
 import time
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.fineweb import FINEWEB, FINEWEB_CARD, write_fineweb
 from tests.support.hub_server import HubServer
 from tests.support.text import sample_documents
@@ -342,9 +341,7 @@ def child(hub, folder, code, **environment):
     """Run code in a process that starts with these variables: the client reads some of them only once."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     given = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "home"), **environment}
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=plain | given, capture_output=True, text=True, timeout=300
-    )
+    return run_apart("-c", textwrap.dedent(code), environment=plain | given)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 import tokenization
+from tests.support.apart import run_apart
+from tests.support.sources import ROOT
 from tokenization.specs import shipped_spec
 
 CONFIG = {
@@ -79,15 +79,11 @@ def kinds(trained, ranks_file, make_model, tmp_path):
 
 
 def run(folder: Path, *, seed: int, count: int, timeout: int) -> str:
-    finished = subprocess.run(
-        [sys.executable, "-m", "tests.tokenization.damage", str(folder), str(seed), str(count)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        cwd=Path(__file__).resolve().parents[2],
-        env={**os.environ, "RAYON_NUM_THREADS": "1"},
+    words, environment = (
+        ("-m", "tests.tokenization.damage", folder, seed, count),
+        {**os.environ, "RAYON_NUM_THREADS": "1"},
     )
+    finished = run_apart(*words, folder=ROOT, environment=environment, seconds=timeout)
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-2000:]
     # A panic that is caught still prints its own story.
     assert "panicked" not in finished.stderr, finished.stderr[:2000]

@@ -2,8 +2,6 @@
 
 import base64
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 import tokenization
+from tests.support.apart import run_apart
 from tests.support.text import sample_documents
 from tokenization import BackendsDiffer, EncodingRules, FastBackend, FastUnavailable
 from tokenization.backend import byte_level_text
@@ -263,9 +262,7 @@ def test_without_gigatoken_it_says_how_to_get_it(trained):
         "try: tokenization.FastBackend.open(tokenization.load(sys.argv[1]))\n"
         "except tokenization.FastUnavailable as error: print(error.reason)\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", code, str(trained)], capture_output=True, text=True, timeout=300, check=True
-    )
+    finished = run_apart("-c", code, trained)
 
     assert finished.stdout.startswith("gigatoken is not installed whole: ")
     assert finished.stdout.endswith("(pip install gigatoken)\n")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tokenization
+from tests.support.apart import run_apart
 from tests.support.hub_server import HubServer
 
 SCRIPT = """
@@ -41,15 +40,7 @@ class Hub:
     def load(self, name: str, *, endpoint: str, cwd: Path | None = None, **variables: str) -> dict[str, object]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
         environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(self.cache), "PYTHONPATH": os.getcwd(), **variables}
-        finished = subprocess.run(
-            [sys.executable, "-c", SCRIPT, name],
-            env=environment,
-            cwd=cwd or self.root,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        finished = run_apart("-c", SCRIPT, name, folder=cwd or self.root, environment=environment)
         assert finished.returncode == 0, finished.stderr
         found: dict[str, object] = json.loads(finished.stdout)
         return found

@@ -17,6 +17,7 @@ from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.merging import merge
 from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.data import Corpus, write_manifest
 from toolkit.launching.train import show_run
 from toolkit.model import ModelSettings
 from toolkit.model.growth import Growth
@@ -31,6 +32,11 @@ from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
 from toolkit.testing.corpora import random_documents, write_token_corpus
 from toolkit.training import pretrain
+
+_SMALL = (
+    *("data.sequence_length=64", "precision=fp32", "train.global_batch_rows=4"),
+    *("lr.warmup_steps=0", "log.tensorboard=false"),
+)
 
 
 def _checkpoint(folder: Path, step: int) -> Path:
@@ -277,21 +283,12 @@ def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
     save_decoder("qwen3", tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "imported")
     imported = open_checkpoint(tmp_path / "imported")
-    documents = random_documents(60, vocabulary_size=380, max_length=90, first_id=3, seed=1)
-    corpus = write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=381, eos=1, mask=380)
-    # The made-up corpus takes the fingerprint of the tokenizer that its ids would have come from.
-    _set_fingerprint(corpus, imported.manifest.vocabulary.fingerprint)
+    corpus = _corpus_of(tmp_path, imported.manifest)
     overrides = [
         f"run.dir={tmp_path / 'run'}",
         f"init.from={tmp_path / 'imported'}",
         f"data.train={corpus}",
-        "data.sequence_length=64",
-        "precision=fp32",
-        "schedule=[{objective='mlm', steps=2}]",
-        "train.global_batch_rows=4",
-        "lr.warmup_steps=0",
-        "lr.decay_steps=0",
-        "log.tensorboard=false",
+        *(*_SMALL, "schedule=[{objective='mlm', steps=2}]", "lr.decay_steps=0"),
     ]
     settings = load_run("adapt", overrides)
     assert (settings.model.qk_norm, settings.model.head_dim, settings.model.vocab_size) == (True, 32, 413)
@@ -378,22 +375,12 @@ def test_a_model_that_does_not_grow_is_refused(
 def test_an_imported_encoder_takes_the_detour(tmp_path: Path) -> None:
     save_decoder("eurobert", tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "imported", mask_token="mean")
-    documents = random_documents(60, vocabulary_size=380, max_length=90, first_id=3, seed=1)
-    corpus = write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=381, eos=1, mask=380)
-    _set_fingerprint(corpus, open_checkpoint(tmp_path / "imported").manifest.vocabulary.fingerprint)
+    corpus = _corpus_of(tmp_path, open_checkpoint(tmp_path / "imported").manifest)
     overrides = [
         f"run.dir={tmp_path / 'run'}",
         f"init.from={tmp_path / 'imported'}",
         f"data.train={corpus}",
-        "data.sequence_length=64",
-        "precision=fp32",
-        "schedule.0.steps=2",
-        "schedule.1.steps=2",
-        "train.global_batch_rows=4",
-        "lr.warmup_steps=0",
-        "lr.decay_steps=2",
-        "log.every=1",
-        "log.tensorboard=false",
+        *(*_SMALL, "schedule.0.steps=2", "schedule.1.steps=2", "lr.decay_steps=2", "log.every=1"),
     ]
     pretrain(load_run("detour", overrides), ds_config="zero1")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -414,17 +401,8 @@ def test_a_modernbert_is_imported_with_another_tokenizer_trained_grown_and_expor
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     words = PreprocessSettings(tokenizer=str(tmp_path / "imported"))
     preprocess([str(tmp_path / "text.jsonl")], tmp_path / "corpus", settings=words)
-    overrides = [
-        f"data.train={tmp_path / 'corpus'}",
-        "data.sequence_length=64",
-        "precision=fp32",
-        "schedule.0.steps=2",
-        "schedule.1.steps=1",
-        "train.global_batch_rows=4",
-        "lr.warmup_steps=0",
-        "lr.decay_steps=1",
-        "log.tensorboard=false",
-    ]
+    overrides = [f"data.train={tmp_path / 'corpus'}", *_SMALL]
+    overrides += ["schedule.0.steps=2", "schedule.1.steps=1", "lr.decay_steps=1"]
     begin = [f"run.dir={tmp_path / 'run'}", f"init.from={tmp_path / 'imported'}"]
     pretrain(load_run("detour", [*overrides, *begin]), ds_config="zero1")
     larger = ("hidden_size=96", "intermediate_size=144", "num_attention_heads=6", "num_hidden_layers=6")
@@ -440,11 +418,12 @@ def test_a_modernbert_is_imported_with_another_tokenizer_trained_grown_and_expor
         assert config.layer_types == ["full_attention", *["sliding_attention"] * 2] * 2
 
 
-def _set_fingerprint(corpus: Path, fingerprint: str) -> None:
-    from toolkit.data import Corpus, write_manifest
-
+def _corpus_of(folder: Path, imported: CheckpointManifest) -> Path:
+    """Made up, with the fingerprint of the tokenizer that its ids would have come from."""
+    documents = random_documents(60, vocabulary_size=380, max_length=90, first_id=3, seed=1)
+    corpus = write_token_corpus(folder / "corpus", documents, vocabulary_size=381, eos=1, mask=380)
     manifest = Corpus(corpus).manifest
-    tokenizer = manifest.tokenizer.model_copy(update={"fingerprint": fingerprint})
+    tokenizer = manifest.tokenizer.model_copy(update={"fingerprint": imported.vocabulary.fingerprint})
     (corpus / "corpus.json").unlink()
     write_manifest(corpus, manifest.model_copy(update={"tokenizer": tokenizer}))
-    assert json.loads((corpus / "corpus.json").read_text())["tokenizer"]["fingerprint"] == fingerprint
+    return corpus

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.apart import run_apart
 from tests.support.hf_encoders import save_encoder
 from tests.support.hub_server import HubServer
 from tests.support.named_repositories import CONLL_LABELS, NUM_TRAIN, write_repositories
@@ -78,14 +77,7 @@ def place(tmp_path_factory):
         environment |= {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf"), "XDG_CACHE_HOME": str(folder)}
         # `python -c` sees the current folder, not the package's.
         environment["PYTHONPATH"] = os.pathsep.join([os.getcwd(), environment.get("PYTHONPATH", "")])
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, json.dumps(runs)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = run_apart("-c", PROGRAM, json.dumps(runs), folder=folder, environment=environment)
     assert done.returncode == 0, done.stderr
     (folder / "said.txt").write_text(done.stdout)
     return folder
