@@ -166,6 +166,19 @@ def test_the_modernbert_in_miniature_is_declared_as_its_page_says() -> None:
     assert lengths == ["330", "165", "165", "300", "30"]
 
 
+def test_the_continued_decoder_is_declared_as_its_page_says() -> None:
+    folder = ROOT / "docs/examples/smollm2"
+    base, study, grid = (tomllib.loads((folder / f"{name}.toml").read_text()) for name in ("pretrain", "study", "grid"))
+    starts, script = study["models"][0]["axes"]["start"], (folder / "run.sh").read_text()
+    total = base["schedule"][0]["steps"]
+    assert [*starts] == ["decoder", "mixture", "random"]
+    assert starts["mixture"]["schedule"][0]["steps"] == total == 2 * base["lr"]["decay_steps"]
+    assert max(study["study"]["keep"]) + base["lr"]["decay_steps"] <= total
+    assert all(f"{step}" in script for step in (study["study"]["keep"][0], total))
+    trained = {f"study/runs/{start}-seed-0" for start in starts}
+    assert trained < {model["path"] for model in grid["model"]}
+
+
 def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
     sizes = model_settings("nano", vocab_size=8192)
     assert sum(parameter.numel() for parameter in Encoder(sizes).parameters()) // 10**5 == 31

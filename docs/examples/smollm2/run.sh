@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# A published decoder, SmolLM2-135M, continued as an encoder; after an interruption the same command goes on.
+#
+#   docs/examples/smollm2/run.sh DECODER MINILM TEXT LABELLED OUTPUT
+#
+# DECODER   HuggingFaceTB/SmolLM2-135M, or a folder of it, such as decoder_from_gguf.py writes
+# MINILM    sentence-transformers/all-MiniLM-L6-v2, or a folder of it
+# TEXT      files for `toolkit preprocess`, 1 million tokens or more
+# LABELLED  sst2/{train,dev}.tsv conll2003/eng.{train,testa,testb}
+# OUTPUT    a folder for all that is made
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+place() { if test -e "$1"; then realpath "$1"; else echo "$1"; fi; }
+decoder=$(place "$1") minilm=$(place "$2") text=$(realpath "$3") labelled=$(realpath "$4")
+mkdir -p "$5" && cd "$5"
+
+"$here/../clm-share/labelled.sh" "$labelled"
+for part in testa testb; do                     # the first 1,000 sentences: a cell spends its time on them
+    awk -v RS= -v ORS='\n\n' 'NR <= 1000' "data/conll2003/eng.$part" > "data/eng.$part"
+done
+cp -n "$here"/{pretrain,study,grid}.toml .
+test -e models/decoder || toolkit convert --from-hf "$decoder" models/decoder
+if test -d "$minilm"; then ln -sfn "$minilm" models/minilm
+else test -e models/minilm || hf download "$minilm" --local-dir models/minilm; fi
+test -f corpus/corpus.json ||
+    toolkit preprocess "$text" --tokenizer models/decoder --output corpus --holdout 0.01 --eod '<|endoftext|>'
+toolkit study study.toml
+for run in decoder random; do
+    for step in 32 256; do
+        test -e "exports/$run-$step" ||
+            toolkit convert --to-hf "study/runs/$run-seed-0/checkpoints/step-$(printf %08d $step)" "exports/$run-$step"
+    done
+done
+test -e exports/before || toolkit convert --to-hf models/decoder exports/before
+python "$here/fill_mask.py" exports/before exports/decoder-32 exports/decoder-256 exports/random-256 | tee guesses.md
+toolkit grid grid.toml
+toolkit report grid study/runs/* --output report
