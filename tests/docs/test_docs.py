@@ -24,7 +24,7 @@ from toolkit.conversion import to_hf
 from toolkit.data import CorpusManifest
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.experiments.finetune import finetune
-from toolkit.experiments.grid.cells import grid_cells
+from toolkit.experiments.grid.cells import grid_cells, grid_counts
 from toolkit.experiments.grid.declaration import ReportSettings, load_grid
 from toolkit.experiments.study.declaration import load_study
 from toolkit.experiments.study.models import models_of
@@ -137,10 +137,17 @@ def test_the_studies_of_the_results_are_declared_as_their_page_says(monkeypatch:
     monkeypatch.chdir(folder)
     page = _page("docs/results.md").text
     for path in folder.glob("*.toml"):
-        if path.stem not in ("nano", "small"):
+        if path.stem == "finetuning-rate":
+            assert grid_counts(load_grid(path)) == {"models": 6, "tasks": 2, "cells": 300, "trainings": 300}
+        elif path.stem not in ("nano", "small"):
             base = "small.toml" if path.stem in ("question", "trunk") else "nano.toml"
             assert load_study(path.name).study.base == base
-            assert f"`{path.name}`" in page
+        assert path.stem in ("nano", "small") or f"`{path.name}`" in page
+    study = load_study("steps.toml")
+    tree = Tree(models_of(study))
+    assert (len(tree.leaves), tree.shared) == (6, 14_400)
+    assert (grid := grid_of(study, tree)) is not None
+    assert grid_counts(grid) == {"models": 42, "tasks": 2, "cells": 84, "trainings": 84}
     for name, alone, shared in (("shares", 45_000, 28_620), ("question", 38_400, 34_560)):
         tree = Tree(models_of(load_study(f"{name}.toml")))
         assert (len(tree.leaves), tree.alone, tree.shared) == (30, alone, shared)

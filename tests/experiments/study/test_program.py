@@ -240,6 +240,8 @@ def test_the_papers_evaluation_is_counted(capsys):
     on_the_way = {entry.name: set(entry.steps) for entry in grid.model if entry.steps}
     assert on_the_way == {"610m-clm-42k": steps, "610m-mlm40-42k": steps}
     assert "grid" not in json.loads(study_json("paper-base"))
+    sweep = json.loads(study_json("paper-learning-rate"))
+    assert (len(sweep["models"]), sweep["steps"]["shared"]) == (10, 42_000)
     # The example is for models that others have trained, and a study makes its own.
     example = load_grid(ROOT / "docs/examples/paper-finetuning/grid.toml")
     assert example.task == grid.task
