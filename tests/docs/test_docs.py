@@ -80,7 +80,8 @@ def _all(language: str) -> list[Snippet]:
 def test_run_files_load(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole run file as it stands; a fragment together with the groups that it lacks."""
     raw = tomllib.loads(snippet.text)
-    if "pyproject" in snippet.marks:
+    # Those of docs/new-data.md are trained by a test of their own.
+    if "pyproject" in snippet.marks or "continued" in snippet.marks:
         return
     if "grid" in snippet.marks:
         path = tmp_path / "grid.toml"
