@@ -68,24 +68,18 @@ def test_parquet_keeps_types(tmp_path):
         ("a.csv", b"", r"a\.csv: the file is empty"),
         ("a.tsv", b"text\tlabel\n", r"a\.tsv: no examples in this file"),
         ("a.jsonl", b"\n", r"a\.jsonl: no examples in this file"),
-        (
-            "a.tsv",
-            b"text\tlabel\na\tb\nc\n",
-            r"a\.tsv, line 3: 1 field, but the first line names 2 columns: text, label",
-        ),
+        ("a.tsv", b"text\tlabel\na\tb\nc\n",
+         r"a\.tsv, line 3: 1 field, but the first line names 2 columns: text, label"),
         ("a.tsv", b"text\ttext\na\tb\n", r"a\.tsv: duplicate column names"),
-        (
-            "a.csv",
-            b'text,label\n"a,b\n',
-            r"a\.csv is broken: in the record at line 2, a quotation mark is never closed",
-        ),
+        ("a.csv", b'text,label\n"a,b\n',
+         r"a\.csv is broken: in the record at line 2, a quotation mark is never closed"),
         ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a\.jsonl, line 2: not valid JSON"),
         ("a.jsonl", b'{"a": 1}\n["a"]\n', r"a\.jsonl, row 2: expected a JSON object, got a list"),
         ("a.json", b'[\n{"text" "a"}]', r"a\.json, line 2: not valid JSON: Expecting ':' delimiter, column 9"),
         ("a.tsv", b"text\tlabel\n\xff\tb\n", r"a\.tsv: not valid UTF-8 at byte 11"),
         ("a.parquet", b"PAR1, it is not", r"a\.parquet: not a valid Parquet file"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_is_named_with_the_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):

@@ -195,15 +195,9 @@ def test_a_trace_is_split_by_what_launched_its_kernels(module):
     events.append(_event("cuda_runtime", "cudaDeviceSynchronize", 90, 5, correlation=99))
     found = trace.summarize(events, 48)
     assert found["groups_ms"] == {
-        "update": 0.06,
-        "SwiGLU": 0.05,
-        "q, k, v, o products": 0.04,
-        "feed-forward products": 0.03,
-        "head pointwise": 0.02,
-        "head products": 0.01,
-        "rotation": 0.007,
-        "joined weights": 0.005,
-    }
+        "update": 0.06, "SwiGLU": 0.05, "q, k, v, o products": 0.04, "feed-forward products": 0.03,
+        "head pointwise": 0.02, "head products": 0.01, "rotation": 0.007, "joined weights": 0.005,
+    }  # fmt: skip
     assert (found["kernels"], found["busy_ms"], found["idle_ms"]) == (8, 0.222, 0.1)
     gap = {"us": 100.0, "before": "Memcpy DtoH (Device -> Pinned)", "in": ["benchmark: update", "aten::item"]}
     assert (found["num_long_gaps"], found["long_gaps"]) == (1, [gap])

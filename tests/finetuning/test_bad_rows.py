@@ -16,22 +16,14 @@ from toolkit.finetuning.predict import predict
 
 SQUAD = {"context": "w1 w2 w3", "question": "w1", "answers": {"text": ["w2"], "answer_start": [3]}}
 TABLES = {
-    "sc": (
-        [{"text": "w1", "label": "a"}, {"text": "w2 w3", "label": "b"}, {"text": None, "label": "a"}],
-        "row 3: 'text' must be a string, found null",
-        "'text' must be a string",
-    ),
-    "tc": (
-        [{"tokens": ["w1", "w2"], "ner_tags": ["O", "B-X"]}, {"tokens": ["w1"], "ner_tags": ["O", "O"]}],
-        "row 2: 1 token, but 2 tags",
-        "not a tag for each token",
-    ),
-    "qa": (
-        [{"id": "q1", **SQUAD}, {"id": "q2", **SQUAD, "answers": {"text": ["w2"], "answer_start": [4]}}],
+    "sc": ([{"text": "w1", "label": "a"}, {"text": "w2 w3", "label": "b"}, {"text": None, "label": "a"}],
+        "row 3: 'text' must be a string, found null", "'text' must be a string"),
+    "tc": ([{"tokens": ["w1", "w2"], "ner_tags": ["O", "B-X"]}, {"tokens": ["w1"], "ner_tags": ["O", "O"]}],
+        "row 2: 1 token, but 2 tags", "not a tag for each token"),
+    "qa": ([{"id": "q1", **SQUAD}, {"id": "q2", **SQUAD, "answers": {"text": ["w2"], "answer_start": [4]}}],
         "question 'q2': the answer with answer_start = 4 does not match the context",
-        "an answer does not match the context",
-    ),
-}
+        "an answer does not match the context"),
+}  # fmt: skip
 
 
 def quick(name, **more):

@@ -57,29 +57,19 @@ def test_degrees_that_do_not_divide_the_ranks_are_refused(ranks, tp, pp):
     ("environment", "expected"),
     [
         ({}, Launched(0, 0, 1, 1, is_launched=False)),
-        (
-            {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_SIZE": "4"},
-            Launched(5, 1, 8, 4, is_launched=True, is_one_machine=False),
-        ),
-        (
-            {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_SIZE": ""},
-            Launched(5, 1, 8, 4, is_launched=True, is_one_machine=False),
-        ),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_SIZE": "4"},
+         Launched(5, 1, 8, 4, is_launched=True, is_one_machine=False)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_SIZE": ""},
+         Launched(5, 1, 8, 4, is_launched=True, is_one_machine=False)),
         ({"MASTER_ADDR": "ann"}, Launched(0, 0, 1, 1, is_launched=False)),
-        (
-            {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "ann"},
-            Launched(1, 1, 2, 2, is_launched=True, main_address="ann", is_one_machine=False),
-        ),
-        (
-            {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "ann", "LOCAL_SIZE": "2"},
-            Launched(1, 1, 2, 2, is_launched=True),
-        ),
-        (
-            {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
-            Launched(1, 1, 2, 2, is_launched=True),
-        ),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "ann"},
+         Launched(1, 1, 2, 2, is_launched=True, main_address="ann", is_one_machine=False)),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "ann", "LOCAL_SIZE": "2"},
+         Launched(1, 1, 2, 2, is_launched=True)),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
+         Launched(1, 1, 2, 2, is_launched=True)),
         ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, Launched(1, 1, 2, 2, is_launched=True)),
     ],
-)
+)  # fmt: skip
 def test_the_launchers_variables(environment, expected):
     assert read_launcher(environment) == expected

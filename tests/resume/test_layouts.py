@@ -82,17 +82,10 @@ def test_a_parameter_that_cannot_be_read_is_an_error_behind_all_exchanges(tmp_pa
 def _layouts(folder: Path) -> list[Layout]:
     """Every kind of layout, those of equal size together."""
     return [
-        Layout("zero1", 1),
-        Layout("zero1", 2),
-        Layout("zero2", 2),
-        Layout(stage3(folder), 2),
-        Layout("zero1", 2, tp=2),
-        Layout(stage3(folder), 2, tp=2),
-        Layout("pipeline", 2, pp=2),
-        Layout("zero2", 4, tp=2),
-        Layout("pipeline", 4, pp=2),
-        Layout("pipeline", 4, tp=2, pp=2),
-    ]
+        Layout("zero1", 1), Layout("zero1", 2), Layout("zero2", 2), Layout(stage3(folder), 2), Layout("zero1", 2, tp=2),
+        Layout(stage3(folder), 2, tp=2), Layout("pipeline", 2, pp=2), Layout("zero2", 4, tp=2),
+        Layout("pipeline", 4, pp=2), Layout("pipeline", 4, tp=2, pp=2),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

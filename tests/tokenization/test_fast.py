@@ -34,20 +34,10 @@ def random_texts(count: int, *, seed: int = 0) -> list[str]:
 
 
 TEXTS = [
-    *sample_documents(60, seed=11),
-    *random_texts(300),
-    "",
-    "x",
-    f"a{END}b {PAD}",
-    "",
-    "  ing  ",
-    "\U0001f642\U0001f469\u200d\U0001f467",
-    "\U00011de0 \U00011de0.\n",
-    "a" * 5000 + " " * 5000,
-    "\x00",
-    "7\x04 12 \U000f0000",
-    "",
-]
+    *sample_documents(60, seed=11), *random_texts(300), "", "x", f"a{END}b {PAD}", "", "  ing  ",
+    "\U0001f642\U0001f469\u200d\U0001f467", "\U00011de0 \U00011de0.\n", "a" * 5000 + " " * 5000, "\x00",
+    "7\x04 12 \U000f0000", "",
+]  # fmt: skip
 
 
 CHARACTERS = [chr(code) for code in (*range(0x20, 0x180), *range(0x300, 0x380), *range(0x11DC0, 0x11E00))]

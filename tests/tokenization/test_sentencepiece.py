@@ -27,13 +27,8 @@ TEXTS = [
 KINDS = [
     {"model_type": "bpe", "byte_fallback": True},
     {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "add_dummy_prefix": False},
-    {
-        "model_type": "bpe",
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-        "allow_whitespace_only_pieces": True,
-    },
+    {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
+     "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True},
     {"model_type": "bpe", "pad_id": 3},
     {"model_type": "unigram"},
     {"model_type": "unigram", "byte_fallback": True},
@@ -41,7 +36,7 @@ KINDS = [
     {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc", "remove_extra_whitespaces": False},
     {"model_type": "unigram", "user_defined_symbols": ["<sep>", "river"], "unk_id": 2, "bos_id": 0, "eos_id": 1},
     {"model_type": "bpe", "byte_fallback": True, "user_defined_symbols": ["<sep>", "river"], "add_dummy_prefix": False},
-]
+]  # fmt: skip
 names = pytest.mark.parametrize("options", KINDS, ids=lambda options: "-".join(map(str, options.values())))
 
 

@@ -14,16 +14,9 @@ from tokenization import EncodingRules, MaskOrigin, TokenizationError, Tokenizer
 from tokenization.specs import shipped_names, shipped_spec
 
 TEXTS = [
-    *sample_documents(40, seed=7),
-    "",
-    "x",
-    " ",
-    "\r\n\n",
-    "<|begin_of_text|>literal<|end_of_text|>",
-    "日本語 🙂 e\u0301",
-    "a" * 300 + " " * 300,
-    "\x00",
-]
+    *sample_documents(40, seed=7), "", "x", " ", "\r\n\n", "<|begin_of_text|>literal<|end_of_text|>",
+    "日本語 🙂 e\u0301", "a" * 300 + " " * 300, "\x00",
+]  # fmt: skip
 NUM_RANKS = 381
 
 

@@ -60,15 +60,9 @@ def _second(first: Path, folder: Path, *overrides: str) -> list[str]:
     start, end = text.index("[model]"), text.index("[data]")
     (folder / "second.toml").write_text(text[:start] + text[end:])
     return [
-        f"run.dir={folder / 'second'}",
-        f"init.from={first / 'run'}",
-        "schedule=[{objective='mlm', steps=2}]",
-        "lr.warmup_steps=0",
-        "lr.decay_steps=0",
-        "checkpoint.every=1",
-        "checkpoint.keep=9",
-        *overrides,
-    ]
+        f"run.dir={folder / 'second'}", f"init.from={first / 'run'}", "schedule=[{objective='mlm', steps=2}]",
+        "lr.warmup_steps=0", "lr.decay_steps=0", "checkpoint.every=1", "checkpoint.keep=9", *overrides,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", ["zero0", "zero2", "zero3"])

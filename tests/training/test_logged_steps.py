@@ -140,25 +140,12 @@ def test_peaks_by_name(name, tflops):
 @pytest.mark.parametrize(
     "name",
     [
-        "Some Other Device",
-        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-        "NVIDIA H100 80GB HBM3 MIG 3g.40gb",
-        "GRID A100-10C",
-        "NVIDIA H100XM-80C",
-        "NVIDIA A100-SXM-64GB",
-        "NVIDIA H100 80GB HBM2e",
-        "NVIDIA RTX A1000 Laptop GPU",
-        "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "NVIDIA L40",
-        "NVIDIA A10G",
-        "NVIDIA H20",
-        "NVIDIA GB200",
-        "AMD Instinct MI250X/MI250",
-        "AMD Instinct MI300A",
-        "Tesla V100-SXM2-32GB",
-        "",
+        "Some Other Device", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "GRID A100-10C",
+        "NVIDIA H100XM-80C", "NVIDIA A100-SXM-64GB", "NVIDIA H100 80GB HBM2e", "NVIDIA RTX A1000 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA L40", "NVIDIA A10G", "NVIDIA H20", "NVIDIA GB200",
+        "AMD Instinct MI250X/MI250", "AMD Instinct MI300A", "Tesla V100-SXM2-32GB", "",
     ],
-)
+)  # fmt: skip
 def test_a_name_that_holds_that_of_another_device_has_no_peak(name):
     assert peak_flops(name) is None
 

@@ -23,14 +23,9 @@ class Diverges:
 
     def __call__(self) -> str:
         overrides = (
-            f"run.dir={self.folder}",
-            f"precision={self.precision}",
-            "lr.peak=1e38",
-            "lr.warmup_steps=0",
-            "checkpoint.every=1",
-            "checkpoint.keep=50",
-            *self.overrides,
-        )
+            f"run.dir={self.folder}", f"precision={self.precision}", "lr.peak=1e38", "lr.warmup_steps=0",
+            "checkpoint.every=1", "checkpoint.keep=50", *self.overrides,
+        )  # fmt: skip
         try:
             RunCase(self.run_file, self.ds_config, overrides)()
         except NonFiniteError as error:

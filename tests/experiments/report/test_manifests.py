@@ -66,16 +66,9 @@ def test_what_a_manifest_tells(tmp_path: Path) -> None:
     """8 x (32 + 32) for embedding and head; 4 x 64 + 3 x 128 + 2 x 8 for the block; the last norm's 8."""
     checkpoint = _checkpoint(tmp_path / "run", 40)
     assert manifest_labels(read_manifest(checkpoint), RunFolder(tmp_path / "run")) == {
-        "training_step": 40,
-        "training_tokens": 40_000,
-        "start": "random",
-        "seed": 7,
-        "parameters": 512 + 656 + 8,
-        "objective": "clm+mlm",
-        "clm_share": 0.25,
-        "mask_ratio": 0.3,
-        "budget_steps": 40,
-    }
+        "training_step": 40, "training_tokens": 40_000, "start": "random", "seed": 7, "parameters": 512 + 656 + 8,
+        "objective": "clm+mlm", "clm_share": 0.25, "mask_ratio": 0.3, "budget_steps": 40,
+    }  # fmt: skip
 
 
 def test_a_merge_has_the_labels_of_its_last_checkpoint_and_is_told_apart(tmp_path: Path) -> None:
@@ -108,15 +101,9 @@ def test_a_continued_run_names_its_start_and_counts_from_there(tmp_path: Path) -
     """Which share of all steps was CLM is in the first run's manifest, not in this one."""
     labels = _continued(tmp_path / "run", 20, {"model": "org/llama", "run": "clm-42k", "step": "42000"})
     assert labels == {
-        "training_step": 20,
-        "training_tokens": 20_000,
-        "training_flops": pytest.approx(34_000),
-        "start": "clm-42k step 42000",
-        "seed": 7,
-        "parameters": 1176,
-        "objective": "mlm",
-        "mask_ratio": 0.3,
-    }
+        "training_step": 20, "training_tokens": 20_000, "training_flops": pytest.approx(34_000),
+        "start": "clm-42k step 42000", "seed": 7, "parameters": 1176, "objective": "mlm", "mask_ratio": 0.3,
+    }  # fmt: skip
     whole = _continued(tmp_path / "whole", 40, {"model": "org/llama", "family": "Llama"})
     assert (whole["start"], whole["budget_steps"], "clm_share" in whole) == ("org/llama", 40, False)
 
