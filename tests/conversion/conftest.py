@@ -31,8 +31,8 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Path]:
     """Writes a checkpoint of a toy model with random weights, of a size at which a wrong detail shows.
 
-    `run` has tables of the run's settings; other keywords change the model's. Norm weights are drawn too: at 1 a norm
-    left out would go unnoticed.
+    `run` has tables of the run's settings, `recorded` what the manifest says of the model though it is not so; other
+    keywords change the model's. Norm weights are drawn too: at 1 a norm left out would go unnoticed.
     """
 
     def make(
@@ -41,6 +41,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
         tokenizer: Path = tokenizer_folder,
         vocabulary: Vocabulary = TINY_VOCABULARY,
         run: Mapping[str, object] | None = None,
+        recorded: Mapping[str, object] | None = None,
         **changes: object,
     ) -> Path:
         settings: ModelSettings = model_settings("test", **({"vocab_size": 384, "initializer_range": 0.15} | changes))
@@ -56,7 +57,7 @@ def make_checkpoint(tmp_path: Path, tokenizer_folder: Path) -> Callable[..., Pat
             step,
             states=model_states(encoder),
             tokenizer_folder=tokenizer,
-            model=settings,
+            model=settings.model_copy(update=recorded or {}),
             vocabulary=vocabulary,
             num_parts=2,
             settings={**SETTINGS, **(run or {})},

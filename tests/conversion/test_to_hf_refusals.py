@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.checkpoints import model_states, write_checkpoint
 from tests.support.hf_decoders import edit_tensors
 from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
-from toolkit.model import model_settings
-from toolkit.model.encoder import Encoder
-from toolkit.model.initialization import initialize_
 
 
 def left_beside(out: Path) -> list[str]:
@@ -119,19 +115,10 @@ def test_a_full_disk_is_told_and_nothing_is_left(
 
 
 def test_an_encoder_without_a_mask_token_is_refused_a_decoder_is_not(
-    tmp_path: Path, tokenizer_folder: Path, out: Path
+    make_checkpoint: Callable[..., Path], out: Path
 ) -> None:
-    settings = model_settings("test", vocab_size=384)
-    encoder = Encoder(settings)
-    initialize_(encoder, seed=0)
-    checkpoint = write_checkpoint(
-        tmp_path / "checkpoints",
-        1,
-        states=model_states(encoder),
-        tokenizer_folder=tokenizer_folder,
-        model=settings,
-        vocabulary=Vocabulary(size=384, mask_id=None, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1)),
-    )
+    vocabulary = Vocabulary(size=384, mask_id=None, pad_id=1, bos_id=None, eos_id=0, special_ids=(0, 1))
+    checkpoint = make_checkpoint(vocabulary=vocabulary)
     with pytest.raises(CheckpointError, match="needs a mask token, and the tokenizer of this checkpoint has none"):
         to_hf(checkpoint, out, form="bidirectional", dtype="fp32")
     assert left_beside(out) == []
@@ -139,31 +126,29 @@ def test_an_encoder_without_a_mask_token_is_refused_a_decoder_is_not(
     assert json.loads((out / "config.json").read_text())["model_type"] == "llama"
 
 
-def test_settings_that_do_not_fit_the_tensors_are_refused(tmp_path: Path, tokenizer_folder: Path, out: Path) -> None:
-    encoder = Encoder(model_settings("test", vocab_size=384))
-    cases = {
-        "holds other parameters than its settings.model, such as model.layers.2": {"num_hidden_layers": 3},
-        r"model\.layers\.0\.mlp\.gate_proj\.weight has shape \(128, 64\)": {"intermediate_size": 64},
-        r"does not say settings\.model\.vocab_size": {"vocab_size": None},
-        "the tokenizer gives the id": {"vocab_size": 100},
-    }
-    for step, (message, changes) in enumerate(cases.items(), 1):
-        states = model_states(Encoder(model_settings("test", vocab_size=100)) if "vocab_size" in changes else encoder)
-        checkpoint = write_checkpoint(
-            tmp_path / "checkpoints",
-            step,
-            states=states,
-            tokenizer_folder=tokenizer_folder,
-            model=model_settings("test", **({"vocab_size": 384} | changes)),
-        )
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"num_hidden_layers": 3}, "holds other parameters than its settings.model, such as model.layers.2"),
+        ({"intermediate_size": 64}, r"model\.layers\.0\.mlp\.gate_proj\.weight has shape \(128, 64\)"),
+        ({"vocab_size": None}, r"does not say settings\.model\.vocab_size"),
+        ({"vocab_size": 100}, "the tokenizer gives the id"),
+        (None, r"manifest\.json does not describe a model: settings\.model\.hidden_size is missing"),
+    ],
+)
+def test_settings_that_do_not_fit_the_tensors_are_refused(
+    make_checkpoint: Callable[..., Path], out: Path, recorded: dict[str, object] | None, message: str
+) -> None:
+    """And folders that were made for the result go with it."""
+    size = {} if recorded is None else {key: 100 for key in ("vocab_size",) if key in recorded}
+    run = {"model": {}} if recorded is None else {}
+    checkpoint = make_checkpoint(recorded=recorded, run=run, **size)
+    (out.parent / "kept").mkdir()
+    for place in (out, out.parent / "kept" / "new" / "newer" / "out"):
         with pytest.raises(CheckpointError, match=message):
-            to_hf(checkpoint, out, form="causal", dtype="fp32")
-        assert left_beside(out) == []
-    bare = write_checkpoint(tmp_path / "bare", 1, states=model_states(encoder), tokenizer_folder=tokenizer_folder)
-    with pytest.raises(
-        CheckpointError, match=r"manifest\.json does not describe a model: settings\.model\.hidden_size is missing"
-    ):
-        to_hf(bare, out, form="causal", dtype="fp32")
+            to_hf(checkpoint, place, form="causal", dtype="fp32")
+    assert left_beside(out) == []
+    assert list((out.parent / "kept").iterdir()) == []
 
 
 def test_the_tolerance_is_the_projects_and_grows_with_the_logits() -> None:
@@ -182,33 +167,12 @@ def test_the_checks_sentences_have_different_lengths() -> None:
     assert len(set(lengths)) == len(lengths)
 
 
-def test_folders_made_for_a_result_go_with_it(tmp_path: Path, tokenizer_folder: Path) -> None:
-    checkpoint = write_checkpoint(
-        tmp_path / "checkpoints",
-        1,
-        states=model_states(Encoder(model_settings("test", vocab_size=384))),
-        tokenizer_folder=tokenizer_folder,
-        model=model_settings("test", vocab_size=384, num_hidden_layers=3),
-    )
-    (tmp_path / "kept").mkdir()
-    with pytest.raises(CheckpointError, match="holds other parameters"):
-        to_hf(checkpoint, tmp_path / "kept" / "new" / "newer" / "out")
-    assert list((tmp_path / "kept").iterdir()) == []
-
-
 @pytest.mark.parametrize("role", ["mask_id", "pad_id", "bos_id", "eos_id"])
 def test_a_special_id_that_the_model_does_not_have_is_named(
-    tmp_path: Path, tokenizer_folder: Path, out: Path, role: str
+    make_checkpoint: Callable[..., Path], out: Path, role: str
 ) -> None:
     ids = {"mask_id": 2, "pad_id": 1, "bos_id": None, "eos_id": 0} | {role: 5000}
-    checkpoint = write_checkpoint(
-        tmp_path / "checkpoints",
-        1,
-        states=model_states(Encoder(model_settings("test", vocab_size=384))),
-        tokenizer_folder=tokenizer_folder,
-        model=model_settings("test", vocab_size=384),
-        vocabulary=Vocabulary(size=5001, special_ids=(0, 1, 2), **ids),
-    )
+    checkpoint = make_checkpoint(vocabulary=Vocabulary(size=5001, special_ids=(0, 1, 2), **ids))
     with pytest.raises(CheckpointError, match=f"gives {role}=5,000, and the model has 384 entries"):
         to_hf(checkpoint, out)
     assert left_beside(out) == []
