@@ -10,7 +10,6 @@ from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, read_resolved, to_toml
 from toolkit.run.resolve import resolve_run
-from toolkit.testing.corpora import random_documents, write_token_corpus
 
 
 def _unset_vocabulary(folder):
@@ -56,16 +55,6 @@ def test_a_blend_has_the_vocabulary_of_its_corpora(tmp_path):
         (str(tmp_path / "validation"), 2.0),
     ]
     assert open_run_data(declared).run.settings.model.vocab_size == 97
-
-
-def test_a_blend_of_different_tokenizers_is_refused_by_both_names(tmp_path):
-    run_file = write_run(tmp_path)
-    documents = random_documents(9, vocabulary_size=50, max_length=90)
-    other = write_token_corpus(tmp_path / "other", documents, vocabulary_size=50, eos=0, pad=1, mask=2)
-    with pytest.raises(SettingsError, match="different tokenizers") as refused:
-        open_run_data(declare_run(str(run_file), [_blend(tmp_path / "corpus", other)]))
-    for part in (f"data.train.0.path ({tmp_path / 'corpus'})", f"data.train.1.path ({other})"):
-        assert part in str(refused.value)
 
 
 def _encoded(folder, *, front=(), back=(0,), frame=True, **rules):

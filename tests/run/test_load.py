@@ -162,44 +162,21 @@ def test_the_detour_decays_over_its_mlm_to_a_tenth():
 @pytest.mark.parametrize(
     ("override", "messages"),
     [
-        ("train.micro_batch_row=4", ["unknown key 'train.micro_batch_row'", "Did you mean 'micro_batch_rows'?"]),
         ("trian.steps=4", ["unknown key 'trian'", "Did you mean 'train'?"]),
         ("train.precision=fp32", ["unknown key 'train.precision'", "Did you mean 'precision'?"]),
         ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
         ("model.preset=nanno", ["unknown model.preset='nanno'", "Did you mean 'nano'?"]),
-        ("precision=fp8", ["value for precision:", "got 'fp8'", "'fp32' or 'bf16'"]),
         ("lr.peak=-1", ["value for lr.peak:", "got -1", "above 0", "Meaning: Learning rate"]),
         ("lr.peak=true", ["value for lr.peak:", "got true"]),
-        ('train.steps="10"', ["value for train.steps:", "got '10'", "without quotes"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
-        ("train.steps=11", ["train.steps=11", "6 (clm) + 4 (mlm) = 10"]),
-        ("schedule.0.tokens=5", ["schedule.0", "exactly one of steps, tokens, epochs and fraction"]),
-        ("schedule=[]", ["the schedule is empty"]),
         ("lr.warmup_steps=11", ["longer than the run"]),
-        ("eval.every=2", ["eval.every=2", "data.validation is not set"]),
-        ("run.dir.x=1", ["run.dir is a value"]),
-        ("schedule.9.steps=1", ["'9' is not an item of a list of 2"]),
-        ("nothing", ["not of the form key=value"]),
     ],
 )
 def test_what_is_wrong_is_named(run_file, override, messages):
-    overrides = ["run.dir=x", override] if override.startswith("run.dir.") else [override]
     with pytest.raises(SettingsError) as raised:
-        load_run(run_file, overrides)
+        load_run(run_file, [override])
     for message in messages:
         assert message in str(raised.value)
-
-
-@pytest.mark.parametrize("missing", ["model", "data", "schedule"])
-def test_a_missing_group_is_named(tmp_path, missing):
-    raw = tomllib.loads(_RUN)
-    del raw[missing]
-    path = tmp_path / "part.toml"
-    import tomli_w
-
-    path.write_text(tomli_w.dumps(raw))
-    with pytest.raises(SettingsError, match=f"{missing} is missing"):
-        load_run(str(path))
 
 
 def test_data_without_train_is_named(run_file, tmp_path):

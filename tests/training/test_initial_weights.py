@@ -255,22 +255,12 @@ def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, 
     [
         ("init.from=3", r"invalid value for init\.from: got 3\. Give a folder"),
         ("init.from=", r"invalid value for init\.from: got ''\. Give a folder"),
-        ("init={optimizer='keep'}", r"init\.from is missing"),
     ],
 )
 def test_an_init_without_a_source_is_named(first: Path, tmp_path: Path, override: str, message: str) -> None:
     overrides = [*_second(first, tmp_path), override]
     with pytest.raises(SettingsError, match=message):
         load_run(str(tmp_path / "second.toml"), overrides)
-
-
-def test_places_without_a_checkpoint_are_refused_with_what_to_do(first: Path, tmp_path: Path) -> None:
-    overrides = _second(first, tmp_path)
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "config.json").write_text("{}")
-    for place, message in (("nothing", "is not a directory"), ("hub", r"toolkit convert --from-hf .*hub OUT")):
-        with pytest.raises(CheckpointError, match=message):
-            load_run(str(tmp_path / "second.toml"), [*overrides, f"init.from={tmp_path / place}"])
 
 
 def test_an_imported_decoder_is_adapted_and_exported(tmp_path: Path) -> None:
@@ -362,8 +352,6 @@ def test_a_model_that_does_not_grow_is_refused(
     declared = declare_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", *overrides])
     with pytest.raises(SettingsError, match=message):
         resolve_run(declared, ds_config="zero1", num_ranks=1)
-    with pytest.raises(SettingsError, match=r'init\.grow="tile" makes other parameters'):
-        load_run(str(tmp_path / "second.toml"), [*_second(first, tmp_path), "init.grow=tile", "init.optimizer=keep"])
 
 
 def test_an_imported_encoder_takes_the_detour(tmp_path: Path) -> None:

@@ -327,19 +327,6 @@ def test_a_wrong_model_fails_before_anything_is_fetched(monkeypatch, tmp_path):
             finetune("sc", tmp_path / model, dataset="sst2", output=tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "task", "message"),
-    [
-        ("sst", "sc", "unknown data set 'sst'. Did you mean 'sst2'? Choose one of: sst2, qqp, mnli, conll2003"),
-        (
-            "squad",
-            "sc",
-            "the data set squad is for the task qa, not for sc. Use `toolkit finetune qa`, or choose one of",
-        ),
-        ("squad", "own", "is for the task qa, not for own. Use `toolkit finetune qa`."),
-    ],
-)
-def test_names_that_do_not_fit(name, task, message):
-    with pytest.raises(SettingsError) as caught:
-        named_dataset(name, task=task)
-    assert message in str(caught.value)
+def test_a_set_is_not_for_a_family_of_another_package():
+    with pytest.raises(SettingsError, match=r"is for the task qa, not for own\. Use `toolkit finetune qa`\."):
+        named_dataset("squad", task="own")
