@@ -11,7 +11,7 @@ from tests.resume.test_resume import differing_tensors
 from tests.support.runs import RunCase, read_metrics, write_run
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import open_checkpoint
-from toolkit.core.errors import CheckpointError, SettingsError
+from toolkit.core.errors import SettingsError
 from toolkit.run import load_run
 from toolkit.run.load import declare_run
 from toolkit.run.resolve import resolve_run
@@ -206,15 +206,6 @@ def test_another_mask_ratio_behind_the_fork_is_no_other_run(trunk: Path) -> None
 def test_a_corpus_is_known_by_its_hash(trunk: Path) -> None:
     with pytest.raises(SettingsError, match=r"part at step 0, before 4:\n  data\.train: .*corpus there, .*validation"):
         _fork(trunk, f"data.train={trunk.parent / 'validation'}")
-
-
-def test_a_checkpoint_that_is_not_there_or_of_another_step_is_named(trunk: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"fork\.from=.*step-00000005, which a fork needs until it has a"):
-        _fork(trunk, step=5)
-    with pytest.raises(CheckpointError, match=r"is of step 4, and fork\.step=3\."):
-        _fork(trunk, says=3)
-    with pytest.raises(SettingsError, match=r"fork\.step=8 is not before the end of the schedule, which has 8 steps"):
-        _fork(trunk, step=8)
 
 
 def test_a_second_attempt_of_a_fork_puts_the_lines_of_the_first_aside(trunk: Path) -> None:

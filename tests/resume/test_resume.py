@@ -115,8 +115,17 @@ def test_resume_before_at_and_after_the_switch(tmp_path, world_size):
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"
         folder.mkdir()
         cases.append(CutOff(str(run_file), str(folder), ds_config, (f'precision="{precision}"', *groups)))
-    for layout, results in zip(layouts, run_distributed(cases, world_size=world_size), strict=True):
+    if world_size > 1:
+        layouts.append(("zero1", "of a blend"))
+        (tmp_path / "blend").mkdir()
+        cases.append(CutOff(str(run_file), str(tmp_path / "blend"), "zero1", (_blend(tmp_path),)))
+    for layout, case, results in zip(layouts, cases, run_distributed(cases, world_size=world_size), strict=True):
         assert results[0] == [], layout
+        # Metrics past the checkpoint are set aside.
+        again = Path(case.folder) / f"again-{_SWITCH - 1}"
+        assert [line["step"] for line in read_metrics(again)] == list(range(_LAST + 1)), layout
+        superseded = (again / "metrics.superseded.jsonl").read_text().splitlines()
+        assert len(superseded) == _LAST - (_SWITCH - 1), layout
 
 
 def test_a_scheduled_run_resumes_from_its_file_and_from_its_run_toml(tmp_path):
@@ -172,26 +181,6 @@ def test_resume_with_two_parameter_groups(tmp_path):
 def _blend(folder: Path) -> str:
     corpora = [(folder / "corpus", 3), (folder / "validation", 1)]
     return "data.train=[" + ", ".join(f'{{path="{path}", weight={weight}}}' for path, weight in corpora) + "]"
-
-
-def test_resume_in_the_middle_of_a_blend(tmp_path):
-    run_file = write_run(tmp_path, phase_steps=_SWITCH)
-    folder = tmp_path / "blend"
-    folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero1", (_blend(tmp_path),), ((_SWITCH - 1,),))
-    assert run_distributed([case], world_size=2)[0][0] == []
-
-
-def test_metrics_past_the_checkpoint_are_set_aside(tmp_path):
-    run_file = write_run(tmp_path, phase_steps=_SWITCH)
-    folder = tmp_path / "cut"
-    folder.mkdir()
-    case = CutOff(str(run_file), str(folder), "zero0", (), ((_SWITCH - 1,),))
-    run_distributed([case], world_size=1)
-    again = folder / f"again-{_SWITCH - 1}"
-    assert [line["step"] for line in read_metrics(again)] == list(range(_LAST + 1))
-    superseded = (again / "metrics.superseded.jsonl").read_text().splitlines()
-    assert len(superseded) == _LAST - (_SWITCH - 1)
 
 
 @dataclass(frozen=True)
