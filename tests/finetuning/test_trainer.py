@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from tests.support.grids import squad_paragraph
 from tests.support.hf_encoders import WORDS, save_encoder
 from toolkit.finetuning import Split, get_task, open_source, trainer
 
@@ -27,13 +28,8 @@ def rows_of(task, folder):
         (folder / "train.conll").write_text("\n\n".join(lines) + "\n")
         return folder / "train.conll"
     if task == "qa":
-        asked = [
-            {
-                "context": " ".join(text),
-                "qas": [{"id": str(n), "question": "w1", "answers": [{"text": text[-1], "answer_start": 0}]}],
-            }
-            for n, text in enumerate([word, *text, word] for word, text in zip(WORDS, texts, strict=False))
-        ]
+        contexts = [[word, *text, word] for word, text in zip(WORDS, texts, strict=False)]
+        asked = [squad_paragraph(" ".join(text), "w1", [(text[-1], 0)], key=str(n)) for n, text in enumerate(contexts)]
         (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
         return folder / "train.json"
     lines = (json.dumps({"text": " ".join(text), "label": str(n % 2)}) for n, text in enumerate(texts))

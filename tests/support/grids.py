@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.support.hf_encoders import WORDS, save_encoder
@@ -32,7 +32,9 @@ def _write_files(folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         tagged = ("".join(f"{word}\t{_tag(word)}\n" for word in words) for words in texts)
         (folder / f"{split}.conll").write_text("\n".join(tagged))
-        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": [*map(_question, texts)]}]}))
+        contexts = [(" ".join(words), words) for words in texts]
+        asked = [squad_paragraph(text, words[0], [(words[1], len(words[0]) + 1)], key=text) for text, words in contexts]
+        (folder / f"{split}.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
     word_collection(folder / "words", num_documents=30, num_queries=24)
 
 
@@ -40,10 +42,10 @@ def _tag(word: str) -> str:
     return "B-PER" if int(word[1:]) < 10 else "O"
 
 
-def _question(words: list[str]) -> dict[str, object]:
-    context = " ".join(words)
-    answer = {"text": words[1], "answer_start": len(words[0]) + 1}
-    return {"context": context, "qas": [{"id": context, "question": words[0], "answers": [answer]}]}
+def squad_paragraph(context: str, question: str, answers: Iterable[tuple[str, int]], *, key: str) -> dict[str, object]:
+    """A context with one question, in SQuAD's format; answers are texts and where they start."""
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"context": context, "qas": [{"id": key, "question": question, "answers": found}]}
 
 
 def write_grid(

@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from tests.finetuning.qa.test_squad import write_record
+from tests.support.grids import squad_paragraph
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.text import read_lines
 from toolkit.experiments.finetune import finetune
@@ -27,26 +28,11 @@ PAPER = SETTINGS.model_copy(update={"protocol": "paper"})
 
 
 def write_questions(path, questions):
-    data = [
-        {
-            "paragraphs": [
-                {
-                    "context": question.context,
-                    "qas": [
-                        {
-                            "id": question.id,
-                            "question": question.question,
-                            "answers": [
-                                {"text": answer.text, "answer_start": answer.start} for answer in question.answers
-                            ],
-                        }
-                    ],
-                }
-            ]
-        }
-        for question in questions
+    asked = [
+        squad_paragraph(one.context, one.question, [(answer.text, answer.start) for answer in one.answers], key=one.id)
+        for one in questions
     ]
-    path.write_text(json.dumps({"data": data}), "utf-8")
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]} for paragraph in asked]}), "utf-8")
     return path
 
 
