@@ -155,20 +155,11 @@ class _Guard(nullcontext[None]):
 def _made_up_gpu() -> ExitStack:
     """What Inductor asks torch of a GPU and of triton, answered."""
     answers: dict[str, Any] = {
-        "is_available": True,
-        "is_initialized": False,
-        "is_bf16_supported": True,
-        "is_current_stream_capturing": False,
-        "device_count": 1,
-        "current_device": 0,
-        "get_device_capability": (9, 0),
-        "get_device_properties": _H200,
-        "set_device": None,
-        "synchronize": None,
-        "get_rng_state": torch.get_rng_state(),
-        "set_rng_state": None,
+        "is_available": True, "is_initialized": False, "is_bf16_supported": True, "is_current_stream_capturing": False,
+        "device_count": 1, "current_device": 0, "get_device_capability": (9, 0), "get_device_properties": _H200,
+        "set_device": None, "synchronize": None, "get_rng_state": torch.get_rng_state(), "set_rng_state": None,
         "_lazy_init": None,
-    }
+    }  # fmt: skip
     stack = ExitStack()
     replaced: list[tuple[Any, str, Any]] = [(torch.cuda, name, answer) for name, answer in answers.items()]
     interface, worker = device_interface.CudaInterface, device_interface.CudaInterface.Worker

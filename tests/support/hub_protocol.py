@@ -77,18 +77,6 @@ class HubHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the requests are kept."""
 
-    def do_HEAD(self) -> None:
-        """Answer."""
-        self._answer()
-
-    def do_GET(self) -> None:
-        """Answer."""
-        self._answer()
-
-    def do_POST(self) -> None:
-        """Answer."""
-        self._answer()
-
     @property
     def _token(self) -> str:
         return (self.headers.get("Authorization") or "").removeprefix("Bearer ")
@@ -108,6 +96,8 @@ class HubHandler(BaseHTTPRequestHandler):
         except Refused as error:
             headers = {"X-Error-Code": error.code, "X-Error-Message": str(error)}
             self._send(error.status, json.dumps({"error": str(error)}).encode(), headers)
+
+    do_HEAD = do_GET = do_POST = _answer
 
     def _route(self) -> None:
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")

@@ -16,18 +16,10 @@ WORDS = {
     "Armenian": "ջրաղացպանը հաշվում է սագերը լուսադեմին բառ ու նախադասություն",
 }
 _LETTERS = {
-    "Latin": (0xDF, 0x17F),
-    "Cyrillic": (0x430, 0x481),
-    "Greek": (0x3B1, 0x3CE),
-    "Arabic": (0x620, 0x669),
-    "Hebrew": (0x5D0, 0x5EA),
-    "Devanagari": (0x904, 0x963),
-    "Thai": (0xE01, 0xE39),
-    "Han": (0x4E00, 0x9FA5),
-    "Hangul": (0xAC00, 0xD7A3),
-    "Georgian": (0x10D0, 0x10F0),
-    "Armenian": (0x561, 0x586),
-}
+    "Latin": (0xDF, 0x17F), "Cyrillic": (0x430, 0x481), "Greek": (0x3B1, 0x3CE), "Arabic": (0x620, 0x669),
+    "Hebrew": (0x5D0, 0x5EA), "Devanagari": (0x904, 0x963), "Thai": (0xE01, 0xE39), "Han": (0x4E00, 0x9FA5),
+    "Hangul": (0xAC00, 0xD7A3), "Georgian": (0x10D0, 0x10F0), "Armenian": (0x561, 0x586),
+}  # fmt: skip
 _BETWEEN = (" ",) * 24 + (
     ", ", ". ", "; ", ": ", " (", ") ", " - ", " — ", " “", "” ", "\u2019", "…", "\n", ".\n\n", "\t",
 )  # fmt: skip
