@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from transformers import Trainer
 
 from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import FAMILIES, write_grid
-from toolkit.cli import main
 from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
@@ -105,13 +103,6 @@ def test_what_is_added_later_runs_alone(tmp_path, ran):
     assert len(ran) == 2
 
 
-def run_command(monkeypatch, capsys, *words):
-    monkeypatch.setattr(sys, "argv", ["toolkit", "grid", *map(str, words)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return stop.value.code, capsys.readouterr()
-
-
 def change_steps(folder):
     write_grid(folder, kinds=("sc",), rates=(1e-3,), seeds=(0,), steps=3)
 
@@ -140,17 +131,17 @@ def move_data(folder):
         (change_model, "model.config.json has another content"),
     ],
 )
-def test_a_finished_cell_that_was_declared_otherwise_is_refused(tmp_path, monkeypatch, capsys, ran, change, found):
+def test_a_finished_cell_that_was_declared_otherwise_is_refused(tmp_path, toolkit, ran, change, found):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
     grids.run_grid(path)
     before = outputs(tmp_path / "out")
     change(tmp_path)
     for words in ((path,), (path, "--dry-run")):
-        code, printed = run_command(monkeypatch, capsys, *words)
+        code, _, err = toolkit("grid", *words)
         assert code == 2
-        assert "1 finished cell in" in printed.err
-        assert found in printed.err
-        assert "set grid.dir to another folder" in printed.err
+        assert "1 finished cell in" in err
+        assert found in err
+        assert "set grid.dir to another folder" in err
     assert outputs(tmp_path / "out") == before
     assert ran == [1]
 
@@ -163,33 +154,33 @@ def test_data_may_move(tmp_path, ran):
     assert ran == [2]
 
 
-def test_failed_cells_stop_nothing_else_and_are_tried_again(tmp_path, monkeypatch, capsys, ran):
+def test_failed_cells_stop_nothing_else_and_are_tried_again(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,), seeds=(0,))
     training = tmp_path / "data" / "train.conll"
     whole = training.read_text()
     training.write_text("w1 PER\n")
-    code, printed = run_command(monkeypatch, capsys, path)
+    code, out, _ = toolkit("grid", path)
     assert code == 1
     cells = tmp_path / "out" / "cells" / "eurobert"
     assert (cells / "sc" / "lr-0.001" / "seed-0" / "result.json").exists()
     broken = (cells / "tc" / "lr-0.001" / "seed-0" / "error.txt").read_text()
     assert f"{training}" in broken
-    assert broken.strip() in printed.out
-    assert "1 cell failed" in printed.out
+    assert broken.strip() in out
+    assert "1 cell failed" in out
     assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"] == 1e-3
     training.write_text(whole)
-    code, printed = run_command(monkeypatch, capsys, path)
+    code, out, _ = toolkit("grid", path)
     assert code == 0
     assert ran == [2, 1]
     assert not (cells / "tc" / "lr-0.001" / "seed-0" / "error.txt").exists()
 
 
-def test_a_diverged_cell_is_an_outcome(tmp_path, monkeypatch, capsys, ran):
+def test_a_diverged_cell_is_an_outcome(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3, 1e30), seeds=(0,))
-    code, printed = run_command(monkeypatch, capsys, path)
+    code, out, _ = toolkit("grid", path)
     assert code == 0
-    assert "lr 1e+30 seed 0 diverged: the weights have diverged" in printed.out
-    assert "eurobert sc lr 1e+30: not chosen, since it diverged: seed 0\n" in printed.out
+    assert "lr 1e+30 seed 0 diverged: the weights have diverged" in out
+    assert "eurobert sc lr 1e+30: not chosen, since it diverged: seed 0\n" in out
     cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
     assert sorted(file.name for file in (cells / "lr-1e+30/seed-0").iterdir()) == ["declared.json", "diverged.json"]
     written = json.loads((cells / "lr-1e+30/seed-0/diverged.json").read_text())
@@ -198,10 +189,10 @@ def test_a_diverged_cell_is_an_outcome(tmp_path, monkeypatch, capsys, ran):
     assert json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"] == 1e-3
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 1
     # It would diverge again.
-    code, printed = run_command(monkeypatch, capsys, path)
+    code, out, _ = toolkit("grid", path)
     assert (code, ran) == (0, [2])
-    assert "2 cells, 2 done before" in printed.out
-    assert "not chosen, since it diverged: seed 0" in printed.out
+    assert "2 cells, 2 done before" in out
+    assert "not chosen, since it diverged: seed 0" in out
 
 
 def test_cells_that_differ_in_their_test_data_alone_share_a_training(tmp_path, monkeypatch, ran):
@@ -229,7 +220,7 @@ def test_cells_that_differ_in_their_test_data_alone_share_a_training(tmp_path, m
         assert (cells / "sc-2/lr-0.001/seed-1" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
-def test_what_else_made_finished_cells_is_said(tmp_path, monkeypatch, capsys, ran):
+def test_what_else_made_finished_cells_is_said(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
     grids.run_grid(path)
     file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/result.json"
@@ -237,9 +228,9 @@ def test_what_else_made_finished_cells_is_said(tmp_path, monkeypatch, capsys, ra
     now = result["made_by"]["torch"]
     result["made_by"]["torch"] = "2.0.1"
     file.write_text(json.dumps(result))
-    code, printed = run_command(monkeypatch, capsys, path)
+    code, out, _ = toolkit("grid", path)
     assert (code, ran) == (0, [1])
-    assert f"1 cell made with torch 2.0.1 (now {now}): kept as they are" in printed.out
+    assert f"1 cell made with torch 2.0.1 (now {now}): kept as they are" in out
     row = json.loads((tmp_path / "out" / "results.jsonl").read_text())
     assert (row["made_by"]["torch"], row["majority"]) == ("2.0.1", result["majority"])
 
@@ -260,16 +251,16 @@ def test_the_device_of_this_machine_is_none_of_a_clusters_workers(tmp_path, caps
         assert f"made on 2 devices, for which scores may differ: NVIDIA H100 (1 cell), {here} (1 cell)" in printed
 
 
-def test_a_broken_model_is_found_before_any_cell_runs(tmp_path, monkeypatch, capsys, ran):
+def test_a_broken_model_is_found_before_any_cell_runs(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc",), models=("bert", "eurobert"), rates=(1e-3,), seeds=(0,))
     weights = tmp_path / "eurobert" / "model.safetensors"
     whole = weights.read_bytes()
     for damage in (lambda: weights.write_bytes(whole[:-8]), weights.unlink):
         damage()
         for words in ((path,), (path, "--dry-run")):
-            code, printed = run_command(monkeypatch, capsys, *words)
+            code, _, err = toolkit("grid", *words)
             assert code == 2
-            assert f"could not load {tmp_path / 'eurobert'}" in printed.err
+            assert f"could not load {tmp_path / 'eurobert'}" in err
     assert ran == []
 
 
@@ -289,7 +280,7 @@ def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran
     assert json.loads(expected["result.json"])["model"] == str(tmp_path / "run")
 
 
-def test_a_twin_has_weights_of_each_seed_in_the_first_models_shape(tmp_path, monkeypatch, capsys, ran):
+def test_a_twin_has_weights_of_each_seed_in_the_first_models_shape(tmp_path, toolkit, ran):
     """Each cell is what `toolkit finetune` gives from random weights; another model under its name is refused."""
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
     whole, twin = path.read_text(), "[[model]]\nname = 'twin'\npath = 'random'\n"
@@ -304,35 +295,35 @@ def test_a_twin_has_weights_of_each_seed_in_the_first_models_shape(tmp_path, mon
         assert json.loads((cell / "result.json").read_text()) == {**expected, "model": "random"}
         assert (cell / "predictions.jsonl").read_bytes() == (output / "predictions.jsonl").read_bytes()
     path.write_text(whole.replace("[[model]]", twin.replace("random", str(tmp_path / "eurobert")) + "[[model]]"))
-    code, printed = run_command(monkeypatch, capsys, path)
-    assert (code, "model.weights is gone (2 cells" in printed.err) == (2, True)
+    code, _, err = toolkit("grid", path)
+    assert (code, "model.weights is gone (2 cells" in err) == (2, True)
 
 
-def test_models_are_kept_where_that_is_asked(tmp_path, monkeypatch, capsys, ran):
+def test_models_are_kept_where_that_is_asked(tmp_path, toolkit, ran):
     given = {"kinds": ("sc",), "seeds": (0,)}
     for keep, kept in (("true", {"lr-0.001", "lr-0.01"}), ("'chosen'", {"chosen"})):
-        run_command(monkeypatch, capsys, write_grid(tmp_path, **given, options=f"keep_models = {keep}"))
+        toolkit("grid", write_grid(tmp_path, **given, options=f"keep_models = {keep}"))
         cells = tmp_path / "out" / "cells" / "eurobert" / "sc"
         chosen = json.loads((tmp_path / "out" / "selected.json").read_text())["eurobert"]["sc"]["learning_rate"]
         found = {path.parent.parent.parent.name for path in cells.glob("*/*/model/model.safetensors")}
         assert found == {name.replace("chosen", f"lr-{chosen!r}") for name in kept}
     shutil.rmtree(cells / f"lr-{chosen!r}" / "seed-0" / "model")
-    _, printed = run_command(monkeypatch, capsys, write_grid(tmp_path, **given, options="keep_models = 'chosen'"))
+    _, out, _ = toolkit("grid", write_grid(tmp_path, **given, options="keep_models = 'chosen'"))
     missing = f"1 cell finished without keeping its model: eurobert/sc/lr-{chosen!r}/seed-0. Remove"
-    assert f"keep_models = 'chosen', but {missing}" in printed.out
+    assert f"keep_models = 'chosen', but {missing}" in out
     assert ran == [2]
 
 
-def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, monkeypatch, capsys, ran):
+def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, toolkit, capsys, ran):
     grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(1,)))
     capsys.readouterr()
     path = write_grid(tmp_path, kinds=("sc", "tc"), seeds=(0, 1))
     before = outputs(tmp_path / "out")
-    code, printed = run_command(monkeypatch, capsys, path, "--dry-run")
-    assert code == 0, printed.err
-    assert "eurobert sc (sc) lr 0.001 seeds 0, 1: 1 of 2 done, runs 0\n" in printed.out
-    assert "eurobert tc (tc) lr 0.01 seeds 0, 1: 0 of 2 done, runs 0, 1\n" in printed.out
-    assert "8 cells (1 model, 2 tasks), 1 done, 7 would run" in printed.out
+    code, out, err = toolkit("grid", path, "--dry-run")
+    assert code == 0, err
+    assert "eurobert sc (sc) lr 0.001 seeds 0, 1: 1 of 2 done, runs 0\n" in out
+    assert "eurobert tc (tc) lr 0.01 seeds 0, 1: 0 of 2 done, runs 0, 1\n" in out
+    assert "8 cells (1 model, 2 tasks), 1 done, 7 would run" in out
     assert outputs(tmp_path / "out") == before
     assert ran == [1]
 
