@@ -41,6 +41,7 @@ proofs: $(VENV)/tests-installed oldest-torch
 	$(BIN)/python -m pytest -m long $(IN_PARALLEL)
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.layout_table --family modernbert --write docs/parallelism.md
+	$(BIN)/python -m tests.proofs.layout_table --family ultrabert --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.kills
 	$(BIN)/python -m tests.proofs.groups
 	$(BIN)/python -m tests.proofs.exit_codes --busy --write docs/training.md

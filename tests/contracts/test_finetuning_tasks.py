@@ -28,7 +28,8 @@ from toolkit.core.errors import NonFiniteError
 from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, Split, get_task, load_classifier, open_source, trainer
 
-FAMILIES = ("eurobert", "modernbert", "qwen3", "bert", "roberta")
+FAMILIES = ("eurobert", "modernbert", "ultrabert", "qwen3", "bert", "roberta")
+STOCK_CLASSIFIERS = ("eurobert", "modernbert", "ultrabert")
 OLD = (
     "transformers==4.57.*",
     "tokenizers==0.22.*",
@@ -129,7 +130,7 @@ def check_card(model, family, task):
     text = (model / "README.md").read_text()
     result = json.loads((model.parent / "result.json").read_text())
     names = {"sc": "text-", "tc": "token-", "qa": "question-answering", "ir": "sentence-similarity"}
-    has_head_beside = task == "sc" and family not in ("eurobert", "modernbert")
+    has_head_beside = task == "sc" and family not in STOCK_CLASSIFIERS
     assert ModelCard(text).data.pipeline_tag.startswith("feature-" if has_head_beside else names[task])
     assert f"| test | {result['test'][result['metric']]:.4f} |" in text
     title = f"{family}-{result['dataset']}"
@@ -167,7 +168,7 @@ def test_a_folder_gives_the_answers_of_its_predictions(tmp_path, family, task):
     assert {name: written["test"][name] for name in of_library} == pytest.approx(of_library, abs=1e-12)
     if family not in ("bert", "roberta"):
         check_comes_back(model, tmp_path / "imported")
-    if task != "sc" or family in ("eurobert", "modernbert"):
+    if task != "sc" or family in STOCK_CLASSIFIERS:
         assert READERS[task](str(model), inputs) == expected
         return
     # No stock class has this head; one with a random head is not to answer under the labels' names.

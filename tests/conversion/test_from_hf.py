@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from toolkit.conversion import from_hf, importing, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
-ENCODERS = ["eurobert", "modernbert"]
+ENCODERS = ["eurobert", "modernbert", "ultrabert"]
 DECODERS = [family for family in FAMILIES if family not in ENCODERS]
 Save = Callable[..., Any]
 
@@ -67,8 +68,13 @@ def test_an_encoder_comes_back_the_same(family: str, tmp_path: Path) -> None:
     assert _largest_difference(encoder, model, tmp_path / "model") <= HUGGING_FACE_LOGITS
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "modernbert", "modernbert-decoder"])
-@pytest.mark.parametrize("form", ["causal", "bidirectional"])
+@pytest.mark.parametrize(
+    ("form", "family"),
+    [
+        *product(("causal", "bidirectional"), ("qwen2", "qwen3", "modernbert", "modernbert-decoder")),
+        ("bidirectional", "ultrabert"),
+    ],
+)
 def test_what_we_wrote_is_imported_again(family: str, form: str, tmp_path: Path) -> None:
     save_decoder(family, tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "first")

@@ -121,6 +121,16 @@ _MODERNBERT_BY_5 = {key: value for key, value in _MODERNBERT.items() if key not 
     },
     "transformers_version": "5.0.0",
 }
+_ULTRABERT = {key: value for key, value in _COMMON.items() if key != "use_cache"} | {
+    "architectures": ["UltrabertForMaskedLM"],
+    "attention_windows": [128, 128, 0, 128],
+    "auto_map": {"AutoModelForMaskedLM": "modeling_ultrabert.UltrabertForMaskedLM"},
+    "max_position_embeddings": 32768,
+    "model_type": "ultrabert",
+    "pad_token_id": 2,
+    "prediction_head_size": 48,
+    "rope_theta": [10000.0, 10000.0, 2560000.0, 10000.0],
+}
 _ANGLES_OF_BOTH = {"family": "modernbert", "rope_theta": 160_000.0, "local_rope_theta": 160_000.0}
 
 # The toy that has the weights, the configuration, and what it becomes.
@@ -220,6 +230,12 @@ HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mmBERT-base": ("modernbert", _MMBERT, _ANGLES_OF_BOTH),
     "ettin-encoder-150m": ("modernbert", _ETTIN, _ANGLES_OF_BOTH | {"max_position_embeddings": 7999}),
     "ettin-decoder-150m": ("modernbert-decoder", _ETTIN_DECODER, _ANGLES_OF_BOTH),
+    "UltraBERT before transformers had it": (
+        "ultrabert",
+        _ULTRABERT,
+        {"family": "ultrabert", "local_attention": 256, "global_attn_every_n_layers": 3}
+        | {"rope_theta": 2.56e6, "local_rope_theta": 1e4, "prediction_head_size": 48},
+    ),
     "ettin-enc-from-dec-150m": ("modernbert", _ETTIN | {"local_attention": 64}, {"local_attention": 64}),
 }
 
@@ -355,6 +371,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
         "in another order than one without every so many (layer_types)",
     ),
+    "the first of each three without a window": (
+        "ultrabert",
+        {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
+        "in another order than one without every so many (layer_types)",
+    ),
+    "windows of two widths": (
+        "ultrabert",
+        {"attention_windows": [64, 128, 0, 64]},
+        "windows that differ from layer to layer (attention_windows: 64, 128)",
+    ),
+    "UltraBERT with another activation": ("ultrabert", {"hidden_act": "gelu"}, "hidden_act='gelu' (ours is silu)"),
     "mmBERT stretched to 32k": (
         "modernbert",
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}},

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from tests.conversion.test_to_hf import SHAPES, our_logits
+from tests.conversion.test_to_hf import DECODER_SHAPES, SHAPES, our_logits
 from tests.support.text import sample_documents
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.conversion import exporting, from_hf, to_hf
@@ -30,7 +30,7 @@ def _logits(folder: Path, ids_BS: Tensor, mask_BS: Tensor | None = None, **optio
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", DECODER_SHAPES)
 def test_logits_of_a_padded_batch_equal_ours_and_not_the_decoders(
     make_checkpoint: Callable[..., Path], tmp_path: Path, shape: str, implementation: str
 ) -> None:

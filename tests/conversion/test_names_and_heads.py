@@ -14,7 +14,11 @@ from toolkit.conversion import from_hf, to_hf
 from toolkit.core.errors import CheckpointError
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
-CLASSIFIERS = {"eurobert": "EuroBertForSequenceClassification", "modernbert": "ModernBertForSequenceClassification"}
+CLASSIFIERS = {
+    "eurobert": "EuroBertForSequenceClassification",
+    "modernbert": "ModernBertForSequenceClassification",
+    "ultrabert": "UltrabertForSequenceClassification",
+}
 
 
 def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -34,7 +38,7 @@ def _saved(auto: Any, model: Path, out: Path, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod.", "module._orig_mod.", "model."])
-@pytest.mark.parametrize("family", ["smollm", "eurobert", "modernbert"])
+@pytest.mark.parametrize("family", ["smollm", "eurobert", "modernbert", "ultrabert"])
 def test_what_a_wrapper_put_in_front_of_all_names_is_left_out_and_told(
     family: str, wrapper: str, tmp_path: Path
 ) -> None:
@@ -59,7 +63,7 @@ def test_a_tensor_by_two_names_is_refused(tmp_path: Path) -> None:
         from_hf(tmp_path / "model", tmp_path / "out")
 
 
-@pytest.mark.parametrize("family", ["smollm", "qwen2", "qwen3", "eurobert", "modernbert"])
+@pytest.mark.parametrize("family", ["smollm", "qwen2", "qwen3", "eurobert", "modernbert", "ultrabert"])
 def test_the_bare_class_has_no_head_and_none_is_asked_where_it_is_tied(family: str, tmp_path: Path) -> None:
     save_decoder(family, tmp_path / "model")
     from_hf(tmp_path / "model", tmp_path / "whole")

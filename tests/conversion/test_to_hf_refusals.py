@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
 from tests.support.hf_decoders import edit_tensors
 from toolkit.conversion import exporting, forms, parity, to_hf
 from toolkit.core.errors import CheckpointError, ToolkitError, UserError
 from toolkit.core.types import AttentionKind, Vocabulary
+from toolkit.testing.models import MODEL_OPTIONS
 
 
 def left_beside(out: Path) -> list[str]:
@@ -43,6 +45,16 @@ def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable
         to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")
     with pytest.raises(UserError, match=r"unknown value 'fp16'. Choose one of: fp32, bf16"):
         to_hf(make_checkpoint(), out, form="causal", dtype="fp16")
+
+
+def test_a_class_that_an_older_transformers_has_not_is_named(
+    make_checkpoint: Callable[..., Path], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = make_checkpoint(**MODEL_OPTIONS["ultrabert"])
+    monkeypatch.delitem(CONFIG_MAPPING._mapping, "ultrabert")
+    with pytest.raises(UserError, match=r"transformers 5\.\S+ does not know ultrabert.*\n.*pip install --upgrade"):
+        to_hf(checkpoint, out)
+    assert left_beside(out) == []
 
 
 @pytest.mark.parametrize("form", ["bidirectional", "causal"])

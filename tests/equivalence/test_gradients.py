@@ -212,8 +212,11 @@ def _cases(world_size: int) -> list[OneStep]:
     plain = [OneStep(layout, rows[number % 2], AttentionKind.CAUSAL) for number, layout in enumerate(_LAYOUTS)]
     others = [OneStep(layout, 2, AttentionKind.BIDIRECTIONAL, is_tied=True, decays_all=False) for layout in _LAYOUTS]
     layouts = _LAYOUTS[world_size - 1 :: 2]
-    modernbert = [OneStep(layout, 2, AttentionKind.CAUSAL, model="modernbert", num_blocks=3) for layout in layouts]
-    return plain + others + modernbert
+    windows = [
+        OneStep(layout, 2, AttentionKind.CAUSAL, model=("modernbert", "ultrabert")[number % 2], num_blocks=3)
+        for number, layout in enumerate(layouts)
+    ]
+    return plain + others + windows
 
 
 def _tensor_parallel_cases() -> list[OneStep]:
@@ -241,6 +244,7 @@ def _pipeline_cases(parallel: ParallelSettings) -> list[OneStep]:
         OneStep(bf16, 2, AttentionKind.CAUSAL, parallel=parallel, model=heads, num_blocks=blocks),
         OneStep(bf16, 1, AttentionKind.BIDIRECTIONAL, True, False, parallel, num_blocks=blocks),
         OneStep(fp32, 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model="modernbert", num_blocks=blocks),
+        OneStep(fp32, 2, AttentionKind.CAUSAL, parallel=parallel, model="ultrabert", num_blocks=blocks),
     ]
 
 
@@ -327,7 +331,7 @@ def test_every_gradient_of_queries_at_targets_alone(parallel: ParallelSettings, 
     cases = [
         OneStep((stage, "fp32"), 2, AttentionKind.BIDIRECTIONAL, parallel=parallel, model=name, first_row=4,
                 kernel=plain_flash)
-        for name in ("biases", "head norms, wide heads", "modernbert")
+        for name in ("biases", "head norms, wide heads", "modernbert", "ultrabert")
     ]  # fmt: skip
     _check(cases, 2)
 

@@ -122,7 +122,7 @@ def test_missing_weights_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod.", "module._orig_mod."])
-@pytest.mark.parametrize("family", ["eurobert", "bert", "modernbert"])
+@pytest.mark.parametrize("family", ["eurobert", "bert", "modernbert", "ultrabert"])
 def test_what_a_wrapper_put_in_front_of_names_is_left_out_and_told(tmp_path, capsys, family, wrapper):
     folder = save_encoder(family, tmp_path / family)
     whole = {auto: load_network(auto, open_source(str(folder))) for auto in (AutoModel, AutoModelForMaskedLM)}
@@ -139,7 +139,7 @@ def test_what_a_wrapper_put_in_front_of_names_is_left_out_and_told(tmp_path, cap
         )
 
 
-@pytest.mark.parametrize(("family", "longest"), [("eurobert", 34), ("bert", 34), ("roberta", 33), ("modernbert", 34)])
+@pytest.mark.parametrize(("family", "longest"), [("eurobert", 34), ("bert", 34), ("roberta", 33), ("ultrabert", 34)])
 def test_longest_input_leaves_out_positions_kept_for_padding(tmp_path, family, longest):
     from transformers import AutoModel, AutoTokenizer
 

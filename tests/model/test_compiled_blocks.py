@@ -102,6 +102,8 @@ def _assert_equal(compiled: Encoder, plain: Encoder, kind: AttentionKind) -> Non
         (MODEL_OPTIONS["head norms, wide heads"], 1, 1),
         # A first block without a norm, one of either type; the last. Around them: two norms and the dense head.
         (MODEL_OPTIONS["modernbert"] | {"num_hidden_layers": 4}, 3, 3),
+        # One of either type; the last. Around them: a norm and the head's two products.
+        (MODEL_OPTIONS["ultrabert"] | {"num_hidden_layers": 4}, 2, 2),
     ],
 )
 def test_a_block_is_one_graph_each_way_whatever_the_layout_and_the_targets(

@@ -67,6 +67,7 @@ def _with_flash(*, is_compiled: bool, **options: Any) -> Encoder:
         *MODEL_OPTIONS.values(),
         # Windows that just hide the ends of the longest segment, and just do not.
         *(MODEL_OPTIONS["modernbert"] | {"local_attention": width} for width in (28, 30, 32, 200)),
+        *(MODEL_OPTIONS["ultrabert"] | {"local_attention": width} for width in (28, 32)),
     ],
 )
 @pytest.mark.parametrize("kind", AttentionKind)
@@ -118,7 +119,7 @@ def test_parameter_names_and_shapes_are_hugging_faces(changes: dict[str, object]
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("changes", [{}, MODEL_OPTIONS["modernbert"]])
+@pytest.mark.parametrize("changes", [{}, MODEL_OPTIONS["modernbert"], MODEL_OPTIONS["ultrabert"]])
 @pytest.mark.parametrize("kind", AttentionKind)
 def test_a_token_reaches_its_own_segment_only(kind: AttentionKind, changes: dict[str, object]) -> None:
     """Changing a token changes the logits of those who may see it; others, bit for bit, not."""

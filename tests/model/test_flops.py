@@ -43,6 +43,10 @@ def test_a_target_takes_all_of_the_head():
     width = settings.hidden_size
     more, fewer = (training_flops(settings, tokens=7, targets=targets, attended_pairs=11) for targets in (4, 3))
     assert more - fewer == 6 * (width * width + width + 97 * (width + 1))
+    # UltraBERT's passes 48 numbers on its way.
+    settings = tiny_settings(**MODEL_OPTIONS["ultrabert"])
+    more, fewer = (training_flops(settings, tokens=7, targets=targets, attended_pairs=11) for targets in (4, 3))
+    assert more - fewer == 6 * width * (2 * 48 + 97)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(AttentionKind.BIDIRECTIONAL, 9 + 9 + 4), (AttentionKind.CAUSAL, 15)])

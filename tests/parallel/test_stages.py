@@ -68,7 +68,10 @@ def test_what_cannot_be_cut_is_refused(parallel, message):
         check_pipeline_parallel(tiny_settings(num_hidden_layers=6), parallel)
 
 
-@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": True}, MODEL_OPTIONS["modernbert"]])
+_OPTIONS = [{}, {"tie_word_embeddings": True}, MODEL_OPTIONS["modernbert"], MODEL_OPTIONS["ultrabert"]]
+
+
+@pytest.mark.parametrize("options", _OPTIONS)
 def test_stages_hold_the_parameters_of_the_encoder_under_their_names(options):
     encoder = tiny_encoder(seed=0, num_hidden_layers=4, **options)
     names = [name for name, _ in encoder.named_parameters()]
@@ -81,7 +84,7 @@ def test_stages_hold_the_parameters_of_the_encoder_under_their_names(options):
 
 
 @pytest.mark.parametrize("kind", list(AttentionKind))
-@pytest.mark.parametrize("options", [{}, {"tie_word_embeddings": True}, MODEL_OPTIONS["modernbert"]])
+@pytest.mark.parametrize("options", _OPTIONS)
 def test_stages_one_after_the_other_are_the_encoder(kind, options):
     encoder = tiny_encoder(seed=0, num_hidden_layers=4, **options)
     ids_BS = torch.arange(32).view(2, 16)

@@ -17,7 +17,7 @@ import torch
 
 from tests.proofs.pages import made_by, write_between
 from tests.support.layouts import Layout, stage3
-from tests.support.runs import MODERNBERT, RunCase, read_metrics, write_run
+from tests.support.runs import MODERNBERT, ULTRABERT, RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.tolerances import gradient_tolerance
@@ -36,10 +36,13 @@ _MODELS = {
     "tied MHA": ("model.tie_word_embeddings=true", "model.num_key_value_heads=4"),
     "tied ModernBERT": (MODERNBERT, "model.tie_word_embeddings=true"),
     "untied ModernBERT": (MODERNBERT,),
+    "tied UltraBERT": (ULTRABERT, "model.tie_word_embeddings=true"),
+    "untied UltraBERT": (ULTRABERT,),
 }
 _FAMILIES = {
     "llama": ("untied GQA", "tied GQA", "untied MHA", "tied MHA"),
     "modernbert": ("tied ModernBERT", "untied ModernBERT"),
+    "ultrabert": ("tied UltraBERT", "untied UltraBERT"),
 }
 _PHASES = (
     'schedule=[{objective="clm", steps=7}, {objective="mlm", steps=7}, '

@@ -26,7 +26,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, layout:
 @pytest.mark.slow
 def test_layouts_of_four_ranks_give_the_numbers_of_one(tmp_path: Path) -> None:
     layouts = [Layout("pipeline", 4, tp=2, pp=2), Layout("zero1", 4, tp=2)]
-    models = ["tied GQA", "untied ModernBERT"]
+    models = ["tied GQA", "untied ModernBERT", "untied UltraBERT"]
     rows, spreads = measure(tmp_path, layouts, models)
     assert [problem for row in rows for problem in row.problems(max(spreads))] == []
     assert "| pipeline tp2 pp2 | 4 |" in table(rows, spreads, models)

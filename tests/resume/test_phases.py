@@ -6,7 +6,7 @@ import pytest
 
 from tests.resume.test_resume import CutOff, differing_tensors
 from tests.support.layouts import stage3
-from tests.support.runs import MODERNBERT, RunCase, read_metrics, write_run
+from tests.support.runs import MODERNBERT, ULTRABERT, RunCase, read_metrics, write_run
 from toolkit.checkpoint.read import open_checkpoint
 from toolkit.run.branching import make_branch
 from toolkit.testing.distributed import run_distributed
@@ -35,17 +35,19 @@ def _phases(folder: Path) -> str:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_resume_around_every_boundary(tmp_path: Path, world_size: int) -> None:
     """Before, at and behind each, and across the next; on two ranks a layout has one of these at either boundary, and
-    ModernBERT's full layers have another base in the second phase.
+    full layers of models with windows have another base in the second phase.
     """
     run_file = write_run(tmp_path, phase_steps=4)
     everywhere = ((3, 7), (4, 8), (5,))
-    # A full layer without a norm, one with a window, and a full one.
-    windows = (MODERNBERT, "model.num_hidden_layers=3", "model.tie_word_embeddings=true")
+    # A full layer without a norm, one with a window, and a full one; or one with a window, a full one, and another.
+    modernbert, ultrabert = (
+        (model, "model.num_hidden_layers=3", "model.tie_word_embeddings=true") for model in (MODERNBERT, ULTRABERT)
+    )
     layouts: list[tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]]
     layouts = [("zero0", "fp32", everywhere, ()), ("zero1", "bf16", everywhere, ())]
     if world_size > 1:
         layouts = [("zero0", "fp32", ((3, 5, 7),), ()), ("zero1", "bf16", ((4, 6, 8),), ())]
-        layouts += [("zero2", "fp32", ((4, 6, 8),), windows), (stage3(tmp_path), "bf16", ((3, 5, 7),), windows)]
+        layouts += [("zero2", "fp32", ((4, 6, 8),), modernbert), (stage3(tmp_path), "bf16", ((3, 5, 7),), ultrabert)]
     cases = []
     for ds_config, precision, stops, model in layouts:
         folder = tmp_path / f"{Path(ds_config).stem}-{precision}"

@@ -25,6 +25,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    UltrabertConfig,
+    UltrabertForMaskedLM,
 )
 
 from tests.support.text import sample_documents
@@ -64,6 +66,17 @@ _MODERNBERT = {
     "pad_token_id": 0,
 }
 
+_ULTRABERT = {
+    "num_hidden_layers": 4,
+    "sliding_window": 8,
+    "prediction_head_size": 48,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+    "pad_token_id": 0,
+}
+
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama 2": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 4, "rope_parameters": _LINEAR}),
     "llama 3": (LlamaConfig, LlamaForCausalLM, {"rope_parameters": _LLAMA3}),
@@ -74,6 +87,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "eurobert": (EuroBertConfig, EuroBertForMaskedLM, {"mask_token_id": 5}),
     "modernbert": (ModernBertConfig, ModernBertForMaskedLM, _MODERNBERT),
     "modernbert-decoder": (ModernBertDecoderConfig, ModernBertDecoderForCausalLM, _MODERNBERT),
+    "ultrabert": (UltrabertConfig, UltrabertForMaskedLM, _ULTRABERT),
 }
 """Configuration, class and what differs from the common shape, by family."""
 

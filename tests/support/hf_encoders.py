@@ -18,6 +18,8 @@ from transformers import (
     Qwen3ForCausalLM,
     RobertaConfig,
     RobertaForMaskedLM,
+    UltrabertConfig,
+    UltrabertForMaskedLM,
 )
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -71,7 +73,7 @@ def _words() -> Tokenizer:
 
 
 def save_encoder(kind: str, folder: Path, *, dtype: torch.dtype = torch.float32) -> Path:
-    """A language model of one of five families, with a tokenizer that suits it; Qwen3's is a decoder."""
+    """A language model of one of six families, with a tokenizer that suits it; Qwen3's is a decoder."""
     torch.manual_seed(1)
     model: PreTrainedModel
     if kind == "eurobert":
@@ -82,6 +84,8 @@ def save_encoder(kind: str, folder: Path, *, dtype: torch.dtype = torch.float32)
         model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, num_key_value_heads=2, head_dim=8))
     elif kind == "roberta":
         model = RobertaForMaskedLM(RobertaConfig(**_SHAPE))
+    elif kind == "ultrabert":
+        model = UltrabertForMaskedLM(UltrabertConfig(**_SHAPE, sliding_window=4, prediction_head_size=24))
     else:
         model = ModernBertForMaskedLM(ModernBertConfig(**_SHAPE, cls_token_id=CLS, sep_token_id=EOS))
     torch.nn.Module.to(model, dtype)

@@ -18,6 +18,12 @@ MODERNBERT = (
     "num_hidden_layers=4, num_attention_heads=4, local_attention=8, global_attn_every_n_layers=2}"
 )
 """An override of the model of `write_run`: both types of layers, a window shorter than a row."""
+ULTRABERT = (
+    f"model={{family='ultrabert', vocab_size={_VOCABULARY}, hidden_size=32, intermediate_size=48, num_hidden_layers=4, "
+    "num_attention_heads=4, num_key_value_heads=2, local_attention=8, global_attn_every_n_layers=2, "
+    "prediction_head_size=40}"
+)
+"""The same of UltraBERT."""
 
 
 def write_run(folder: Path, *, phase_steps: int = 10) -> Path:

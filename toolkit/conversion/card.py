@@ -64,7 +64,7 @@ python convert_hf_to_gguf.py {name} --outfile {name}.gguf && llama-server -m {na
 
 Compare a few embeddings with transformers' before you rely on a server.
 """
-_SINCE = {"ModernBertForMaskedLM": "4.48"}
+_SINCE = {"ModernBertForMaskedLM": "4.48", "UltrabertForMaskedLM": "5.20"}
 """Oldest transformers that computes the same, by class, where it is not 5.3."""
 _RECIPE = ("schedule", "objectives", "data", "lr", "train")
 

@@ -88,9 +88,9 @@ def to_hf(
         form: `"bidirectional"` or `"causal"`.
         architecture: of a model of Llama's family, `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM;
             with norms of heads, Qwen3ForCausalLM), of ModernBERT's `"modernbert"` (ModernBertForMaskedLM) or
-            `"modernbert-decoder"` (ModernBertDecoderForCausalLM); a decoder's class has `is_causal: false` in the
-            configuration of a bidirectional model. None takes the first for an encoder without norms of heads, else
-            the second.
+            `"modernbert-decoder"` (ModernBertDecoderForCausalLM), of UltraBERT's `"ultrabert"` (UltrabertForMaskedLM);
+            a decoder's class has `is_causal: false` in the configuration of a bidirectional model. None takes the first
+            for an encoder without norms of heads, else the second.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
         sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
             mean, and leave out a head of its own, which it does not use; for the bidirectional form.

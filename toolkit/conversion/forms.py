@@ -56,6 +56,8 @@ class ExportArchitecture(StrEnum):
     """`ModernBertForMaskedLM`; bidirectional only."""
     MODERNBERT_DECODER = "modernbert-decoder"
     """`ModernBertDecoderForCausalLM`; with `is_causal: false` for the bidirectional form."""
+    ULTRABERT = "ultrabert"
+    """`UltrabertForMaskedLM`; bidirectional only."""
 
 
 class ExportDtype(StrEnum):
@@ -100,9 +102,14 @@ def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArch
 def configuration(
     hub: HubForm, form: ExportForm, settings: ModelSettings, *, vocabulary: "VocabularyEntry", dtype: ExportDtype
 ) -> "PreTrainedConfig":
-    """The transformers configuration of an exported model."""
-    from transformers import AutoConfig
+    """The transformers configuration of an exported model; a UserError where the installed version has none such."""
+    from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
+    if hub.model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {__version__} does not know {hub.model_type}, the class that this model is exported as.\n"
+            "Update it: pip install --upgrade transformers."
+        )
     shared: dict[str, Any] = {key: getattr(settings, key) for key in SHARED_FIELDS} | {
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
         "architectures": [hub.class_name],

@@ -37,6 +37,7 @@ class HubTensors:
     Attributes:
         parts: names of ours, by name there.
         shapes: by name there.
+        hub: the `model_type`.
     """
 
     def __init__(self, settings: ModelSettings, hub: HubType) -> None:
@@ -50,6 +51,7 @@ class HubTensors:
             self.parts.setdefault(theirs, []).append(name)
             self.shapes[theirs] = (rows + shape[0], *shape[1:])
         self.embedding, self.head = hub_name(EMBEDDING, hub), hub_name(HEAD, hub)
+        self.hub = hub
 
 
 def hub_name(name: str, hub: HubType) -> str:
@@ -111,10 +113,11 @@ class HubWeights:
         """The same by the names of the class with a head, of which the bare class leaves out a prefix; and what a
         wrapper put in front of all of them.
         """
-        wrapper = wrapper_prefix(self._places, tensors.shapes, of_class=BODY)
+        of_class = {name: tensors.hub.in_class(name) for name in self._places}
+        wrapper = wrapper_prefix(of_class.values(), tensors.shapes, of_class=BODY)
         places, names = dict[str, TensorPlace](), dict[str, str]()
         for name, place in self._places.items():
-            own = name.removeprefix(wrapper)
+            own = of_class[name].removeprefix(wrapper)
             own = f"{BODY}{own}" if f"{BODY}{own}" in tensors.shapes else own
             if own in places:
                 raise CheckpointError(

@@ -36,6 +36,7 @@ from toolkit.core.text import counted, first_few
 from toolkit.finetuning.encoder_source import EncoderSource, model_loading
 from toolkit.finetuning.sc.labels import LABEL_TYPES
 from toolkit.finetuning.settings import Initialization
+from toolkit.model.families import HUB_TYPES, hub_type
 from toolkit.model_folder import wrapper_prefix
 
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
@@ -115,7 +116,9 @@ def _read_network(
     )
     network, report = read()
     missing, prefix = set(report["missing_keys"]), f"{network.base_model_prefix}."
-    if missing and (wrapper := wrapper_prefix(report["unexpected_keys"], missing, of_class=prefix)):
+    in_class = hub_type(config.model_type).in_class if config.model_type in HUB_TYPES else str
+    unexpected = {in_class(name) for name in report["unexpected_keys"]}
+    if missing and (wrapper := wrapper_prefix(unexpected, missing, of_class=prefix)):
         if device is None:
             console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
         network, report = read(key_mapping={f"^{re.escape(wrapper)}": ""})

@@ -39,9 +39,10 @@ def reason_against_compiling(
     from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
 
-    # ModernBERT's first block sees all and has no norm before attention; its second is the usual one.
+    # One block sees all and one a window; ModernBERT's first, which sees all, has no norm before attention.
     layers = 1 if settings.narrowest_window is None else 2
-    shape = {"num_hidden_layers": layers, "vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
+    shape = {"num_hidden_layers": layers, "global_attn_every_n_layers": 2}
+    shape |= {"vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
     with torch.device("meta"):
         encoder = Encoder(settings.model_copy(update=shape))
     encoder.to_empty(device=device)

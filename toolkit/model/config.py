@@ -1,5 +1,6 @@
 """The shape of a model, and how much of its forward pass is kept."""
 
+from itertools import chain
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -14,10 +15,13 @@ AttentionKernel = Literal["flash3", "flash4", "flash2", "sdpa"]
 """Attention: on a GPU by FlashAttention-3, 4 or torch's 2; anywhere by plain torch."""
 
 
-# Settings that models of one family have alone.
-_OF_ONE_FAMILY = {
-    "llama": ("num_key_value_heads", "head_dim", "qkv_bias", "qk_norm", "rope_scaling"),
-    "modernbert": ("local_attention", "global_attn_every_n_layers", "local_rope_theta"),
+_HEADS = ("num_key_value_heads", "head_dim", "qkv_bias")
+_WINDOWS = ("local_attention", "global_attn_every_n_layers", "local_rope_theta")
+# Settings that not all families have, by those that do.
+_OF_SOME_FAMILIES = {
+    "llama": (*_HEADS, "qk_norm", "rope_scaling"),
+    "modernbert": _WINDOWS,
+    "ultrabert": (*_HEADS, *_WINDOWS, "prediction_head_size"),
 }
 
 LayerType = Literal["full_attention", "sliding_attention"]
@@ -53,11 +57,17 @@ def padded_vocabulary(num_tokens: int) -> int:
     return -(-num_tokens // 64) * 64
 
 
-class ModelSettings(Settings):
-    """The shape of an encoder. The names are those of a Hugging Face Llama, EuroBERT or ModernBERT configuration."""
+def layer_types(family: str, num_layers: int, every: int) -> tuple[LayerType, ...]:
+    """What layers reach where one of each `every` sees its whole segment: the first in ModernBERT, UltraBERT's last."""
+    full = every - 1 if family == "ultrabert" else 0
+    return tuple("full_attention" if number % every == full else "sliding_attention" for number in range(num_layers))
 
-    family: Literal["llama", "modernbert"] = "llama"
-    """Parts of the blocks and the head: those of Llama and EuroBERT, or of ModernBERT."""
+
+class ModelSettings(Settings):
+    """The shape of an encoder. The names are those of Hugging Face configurations: Llama, EuroBERT or ModernBERT."""
+
+    family: Literal["llama", "modernbert", "ultrabert"] = "llama"
+    """Parts of the blocks and the head: those of Llama and EuroBERT, of ModernBERT, or of UltraBERT."""
     vocab_size: int | None = Field(default=None, ge=1)
     """Entries in the embedding and the head. Unset: the tokenizer's with its mask, rounded up to a multiple of 64."""
     hidden_size: int = Field(ge=1)
@@ -81,9 +91,11 @@ class ModelSettings(Settings):
     rms_norm_eps: float = Field(default=1e-5, gt=0)
     """Added to the mean square inside each norm, of either kind; ModernBERT's `norm_eps`."""
     local_attention: int = Field(default=128, ge=2)
-    """Width of the window of ModernBERT's sliding layers: a position sees half of it to each side."""
+    """Width of the window of ModernBERT's and UltraBERT's sliding layers: a position sees half of it to each side."""
     global_attn_every_n_layers: int = Field(default=3, ge=1)
-    """Of ModernBERT's layers, the first of each so many sees the whole segment; the others slide."""
+    """One of each so many layers sees the whole segment, ModernBERT's first or UltraBERT's last; the others slide."""
+    prediction_head_size: int = Field(default=768, ge=1)
+    """P, the inner width of UltraBERT's head."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """Base of the rotary position angles."""
     local_rope_theta: float = Field(default=10_000.0, gt=0)
@@ -117,9 +129,9 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _check_family(self) -> "ModelSettings":
-        others = [key for family, keys in _OF_ONE_FAMILY.items() if family != self.family for key in keys]
-        for key in others:
-            if (value := getattr(self, key)) != type(self).model_fields[key].default:
+        own = _OF_SOME_FAMILIES[self.family]
+        for key in chain.from_iterable(_OF_SOME_FAMILIES.values()):
+            if key not in own and (value := getattr(self, key)) != type(self).model_fields[key].default:
                 given = value.model_dump() if isinstance(value, Settings) else value
                 raise ValueError(
                     f"{key}={given!r} is not for models of the family {self.family!r}. "
@@ -130,15 +142,13 @@ class ModelSettings(Settings):
     @property
     def layer_types(self) -> tuple[LayerType, ...]:
         """What the attention of each layer reaches."""
-        every = self.global_attn_every_n_layers if self.family == "modernbert" else 1
-        return tuple(
-            "sliding_attention" if number % every else "full_attention" for number in range(self.num_hidden_layers)
-        )
+        every = 1 if self.family == "llama" else self.global_attn_every_n_layers
+        return layer_types(self.family, self.num_hidden_layers, every)
 
     def window(self, layer_type: LayerType, kind: AttentionKind) -> int | None:
         """How far a position sees to each side of itself in layers of a type; None: its whole segment.
 
-        Half of `local_attention`, which under causal attention counts the position itself: so do the two classes of
+        Half of `local_attention`, which under causal attention counts the position itself: so do the masks of
         transformers.
         """
         if layer_type == "full_attention":

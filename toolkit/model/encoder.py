@@ -2,10 +2,11 @@
 
 Pre-norm blocks of grouped-query attention with rotary positions and a gated feed-forward, no biases. The rest are parts
 that a family names (`toolkit.model.families`): Llama's and EuroBERT's, or ModernBERT's norms, activation, head, and
-layers that see a window alone; and options that other decoders add: biases of query, key and value, norms of query and
-key heads, stretched angles. Parameters carry the names that Hugging Face gives Llama's. Rows are packed with segments,
-so everything between embedding and head works on the T = B x S positions of a micro-batch as one list. Weights may be
-fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either way.
+layers that see a window alone, which UltraBERT has with a head of its own; and options that other decoders add: biases
+of query, key and value, norms of query and key heads, stretched angles. Parameters carry the names that Hugging Face
+gives Llama's. Rows are packed with segments, so everything between embedding and head works on the T = B x S positions
+of a micro-batch as one list. Weights may be fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either
+way.
 
 Only hidden states go from block to block; what a block needs besides is a `ForwardContext`, which a pipeline stage can
 make for itself. The last block computes positions with a target only, and is a module of its own.
@@ -27,7 +28,7 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.attention import MixedAttention, SegmentAttention, attention_over
 from toolkit.model.config import LayerType, ModelSettings
 from toolkit.model.families import family_of
-from toolkit.model.head import Head, Transform
+from toolkit.model.head import Head, transform_of
 from toolkit.model.kernels.flash import BlockKernel
 from toolkit.model.layers import (
     Embedding,
@@ -61,7 +62,7 @@ class Encoder(nn.Module):
             raise SettingsError("model.vocab_size is not known. Give it a number, or take the tokenizer's size.")
         self.settings = settings
         self.model = Body(settings, settings.vocab_size)
-        self.head = Transform(settings) if family_of(settings).has_dense_head else nn.Identity()
+        self.head = transform_of(settings)
         self.lm_head = Head(settings, settings.vocab_size)
         if settings.tie_word_embeddings:
             self.model.embed_tokens.weight = self.lm_head.weight

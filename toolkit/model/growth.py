@@ -15,7 +15,10 @@ from toolkit.model.parameters import BLOCKS, Axis, parameter_axes
 if TYPE_CHECKING:
     from torch import Tensor
 
-_GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "key_value_heads")
+_GROWING = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "key_value_heads"),
+    "prediction_head_size",
+)
 
 
 class Growth:
@@ -39,13 +42,13 @@ class Growth:
     def problem(self) -> str | None:
         """Why the large shape cannot be tiled from the small one; None where it can."""
         small, large = self.small, self.large
+        if large.family != small.family:
+            return f"the model is of the family {small.family} there, and of {large.family} here"
         shrinking = [key for key in _GROWING if getattr(large, key) < getattr(small, key)]
         if shrinking:
             return f"{', '.join(shrinking)} would shrink"
         if large.head_size != small.head_size:
             return f"a head is {small.head_size} wide there and {large.head_size} here, and heads are tiled whole"
-        if large.family != small.family:
-            return f"the model is of the family {small.family} there, and of {large.family} here"
         if small.num_hidden_layers == 1 < large.num_hidden_layers and family_of(small).has_embedding_norm:
             return "its only block there has no norm before its attention, which other blocks have"
         if _group(large) < _group(small):
@@ -77,6 +80,7 @@ class Growth:
             "V": lambda: None,
             "D": lambda: _middle(small.hidden_size, large.hidden_size),
             "F": lambda: _middle(small.intermediate_size, large.intermediate_size),
+            "P": lambda: _middle(small.prediction_head_size, large.prediction_head_size),
             "HE": lambda: self._heads(_group(small), _group(large)),
             "KE": lambda: self._heads(1, 1),
             "E": lambda: None,

@@ -1,5 +1,7 @@
 """The head: from hidden states to the loss, or to logits."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
@@ -11,8 +13,18 @@ from toolkit.model.kernels.cross_entropy_forms import EAGER, CrossEntropyForm, V
 from toolkit.model.layers import Linear, linear, norm_of
 
 
-class Transform(nn.Module):
-    """What hidden states pass before the head's matrix: a product, GELU and a norm, as since BERT."""
+def transform_of(settings: ModelSettings) -> nn.Module:
+    """What hidden states pass before the head's matrix in models of a family."""
+    kinds: dict[str | None, Callable[[ModelSettings], nn.Module]] = {
+        None: nn.Identity,
+        "dense": Dense,
+        "two products": TwoProducts,
+    }
+    return kinds[family_of(settings).transform](settings)
+
+
+class Dense(nn.Module):
+    """A product, GELU and a norm, as since BERT."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -25,13 +37,28 @@ class Transform(nn.Module):
         return normed
 
 
+class TwoProducts(nn.Module):
+    """Two products through P numbers, with GELU's approximation by tanh after each, as in UltraBERT."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        self.linear1 = Linear(settings.hidden_size, settings.prediction_head_size)
+        self.linear2 = Linear(settings.prediction_head_size, settings.hidden_size)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """(N, D) -> (N, D)."""
+        hidden_NP = gelu(self.linear1(hidden_ND), approximate="tanh")
+        return gelu(self.linear2(hidden_NP), approximate="tanh")
+
+
 class Head(nn.Module):
     """The vocabulary projection and the loss in one, so that the weights are used in one place."""
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, settings.hidden_size))
-        self.bias = nn.Parameter(torch.empty(vocab_size)) if family_of(settings).has_dense_head else None
+        has_bias = family_of(settings).transform == "dense"
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if has_bias else None
         self.columns = VocabularyColumns()
         self.form: CrossEntropyForm = EAGER
         self.z_loss = 0.0

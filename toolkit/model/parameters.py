@@ -12,8 +12,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import family_of
 
-Axis = Literal["V", "D", "F", "HE", "KE", "E"]
-"""Dimension of a parameter: vocabulary, model width, feed-forward width, query heads, key-value heads, one head."""
+Axis = Literal["V", "D", "F", "P", "HE", "KE", "E"]
+"""Dimension of a parameter: vocabulary, widths of model, feed-forward and head, query and key-value heads, one head."""
 
 Axes = dict[str, tuple[Axis, ...]]
 """Axes of parameters by name."""
@@ -75,8 +75,11 @@ def of_block(settings: ModelSettings, number: int) -> Axes:
 def behind_blocks(settings: ModelSettings) -> Axes:
     """Parameters of the final norm and the head, whose matrix may be the embedding's."""
     axes: Axes = {"model.norm.weight": ("D",)}
-    if family_of(settings).has_dense_head:
+    transform = family_of(settings).transform
+    if transform == "dense":
         axes |= {"head.dense.weight": ("D", "D"), "head.norm.weight": ("D",), HEAD_BIAS: ("V",)}
+    elif transform == "two products":
+        axes |= {"head.linear1.weight": ("P", "D"), "head.linear2.weight": ("D", "P")}
     if not settings.tie_word_embeddings:
         axes[HEAD] = ("V", "D")
     return axes
@@ -96,6 +99,7 @@ def shape_of(axes: tuple[Axis, ...], settings: ModelSettings) -> tuple[int, ...]
         "V": settings.vocab_size,
         "D": settings.hidden_size,
         "F": settings.intermediate_size,
+        "P": settings.prediction_head_size,
         "HE": settings.num_attention_heads * settings.head_size,
         "KE": settings.key_value_heads * settings.head_size,
         "E": settings.head_size,

@@ -19,7 +19,10 @@ ROPE = ("rope_", "local_rope_")
 """Beginnings of the keys of `[model]` that say how positions are rotated."""
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
-_GROWING = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_GROWING = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    "prediction_head_size",
+)
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "data.validation"),
     *("run.dir", "run.cache_gb"),

@@ -1,16 +1,19 @@
 """Tiny models for tests, and their Hugging Face twins."""
 
+import sys
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel, masking_utils
 
 from toolkit.conversion.weights import HubTensors
 from toolkit.core.types import AttentionKind
 from toolkit.model import Encoder, ModelSettings, initialize_, model_settings
-from toolkit.model.families import SHARED_FIELDS, family_of
+from toolkit.model.families import SHARED_FIELDS, HubForm, family_of, hub_type
 
 MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     "biases": {"qkv_bias": True},
@@ -34,8 +37,16 @@ MODEL_OPTIONS: dict[str, dict[str, Any]] = {
         "rope_theta": 250.0,
         "local_rope_theta": 60.0,
     },
+    "ultrabert": {
+        "family": "ultrabert",
+        "local_attention": 8,
+        "global_attn_every_n_layers": 2,
+        "prediction_head_size": 48,
+        "rope_theta": 250.0,
+        "local_rope_theta": 60.0,
+    },
 }
-"""What decoders of other families add to the plain model, and another family, by name: changes of its settings."""
+"""What decoders of other families add to the plain model, and other families, by name: changes of its settings."""
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
@@ -58,9 +69,12 @@ def tiny_encoder(*, seed: int, dtype: torch.dtype = torch.float32, **changes: An
 
 
 def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedModel:
-    """The stock transformers class of that attention kind with the same weights, in evaluation mode."""
+    """The stock transformers class of that attention kind with the same weights, in evaluation mode.
+
+    Where a family has no decoder, it is the encoder's class with the masks that transformers makes for decoders.
+    """
     settings = encoder.settings
-    hub = family_of(settings).hub_form(settings, attention, None)
+    hub = _hub_form(settings, attention)
     shape = {key: getattr(settings, key) for key in SHARED_FIELDS}
     ids = family_of(settings).special_ids(
         dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0), hub.model_type
@@ -75,14 +89,31 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
     assert all(name == tensors.head or name.endswith("o_proj.bias") for name in missing)
     # Ours trains the padding token's row too.
     twin.get_input_embeddings().padding_idx = None  # type: ignore[assignment]
+    if attention is AttentionKind.CAUSAL and family_of(settings).decoder is None:
+        _mask_as_decoder_(twin)
     twin.eval()  # type: ignore[no-untyped-call]
     return twin
 
 
+def _mask_as_decoder_(twin: PreTrainedModel) -> None:
+    """Let an encoder attend backwards alone, and as far as a decoder with its `sliding_window`."""
+    options: dict[str, Any] = {"past_key_values": None, "allow_is_causal_skip": False}
+    masks: dict[str, Any] = {
+        "create_bidirectional_mask": partial(masking_utils.create_causal_mask, **options),
+        "create_bidirectional_sliding_window_mask": partial(masking_utils.create_sliding_window_causal_mask, **options),
+    }
+    twin.forward = patch.multiple(sys.modules[type(twin).__module__], **masks)(twin.forward)
+
+
+def _hub_form(settings: ModelSettings, attention: AttentionKind) -> HubForm:
+    """The stock class of an attention kind; that of the other where a family has no decoder."""
+    family = family_of(settings)
+    return family.hub_form(settings, AttentionKind.BIDIRECTIONAL if family.decoder is None else attention, None)
+
+
 def hub_tensors(settings: ModelSettings, attention: AttentionKind) -> HubTensors:
     """Tensors of the stock class of that attention kind."""
-    family = family_of(settings)
-    return HubTensors(settings, family.types[family.hub_form(settings, attention, None).model_type])
+    return HubTensors(settings, hub_type(_hub_form(settings, attention).model_type))
 
 
 def dense_visibility(segments_BS: Tensor, attention: AttentionKind, window: int | None = None) -> Tensor:

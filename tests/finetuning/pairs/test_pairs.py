@@ -134,7 +134,7 @@ def test_a_decoder_scores_by_the_chain_rule(tmp_path, kind, small_batches):
     check_scores(tmp_path / "out", AutoTokenizer.from_pretrained(model), PAIRS, slow)
 
 
-@pytest.mark.parametrize("kind", ["eurobert", "bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("kind", ["eurobert", "bert", "roberta", "modernbert", "ultrabert"])
 def test_an_encoder_scores_one_mask_at_a_time(tmp_path, kind, small_batches):
     model = save_encoder(kind, tmp_path / "model")
     result = finetune("pairs", model, test=write_pairs(tmp_path / "p.jsonl"), output=tmp_path / "out")
@@ -285,11 +285,14 @@ def test_a_file_that_is_not_of_pairs_is_named_with_its_row(tmp_path, text, found
 
 def test_forms_and_settings_that_a_model_does_not_have_are_refused(tmp_path, toolkit):
     bert, neo = save_encoder("bert", tmp_path / "bert"), save_decoder("gpt_neo", tmp_path / "neo")
+    write_trained(tmp_path / "ultrabert", MODEL_OPTIONS["ultrabert"])
+    by_clm = tmp_path / "ultrabert/run/checkpoints/step-00000010"
     # Nothing can stand in front of a sentence.
     edit_json(neo / "tokenizer_config.json", without=["eos_token"])
     words = ("--pairs", write_pairs(tmp_path / "p.jsonl"), "--output", tmp_path / "out")
     for model, form, found in (
         (bert, "causal", "(bert) has no causal form. Leave form out"),
+        (by_clm, None, "(ultrabert) has no causal form. Choose form = 'masked'"),
         (neo, "masked", "(gpt_neo) has no masked form: it needs a mask token, and bidirectional attention"),
         (neo, None, "row 2: 'sentence_good' has no token to score"),
     ):

@@ -11,7 +11,8 @@ from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, load_classifier
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
 
-FAMILIES = ("eurobert", "bert", "roberta", "modernbert")
+STOCK = ("eurobert", "modernbert", "ultrabert")
+FAMILIES = (*STOCK, "bert", "roberta")
 QUICK = SequenceClassificationSettings(learning_rate=1e-3, seed=3, steps=3, batch_rows=4)
 
 
@@ -40,14 +41,14 @@ def test_labels_keep_their_type_and_auto_model_finds_the_trained_encoder(tmp_pat
     assert json.loads((output / "model" / "labels.json").read_text()) == [0, 1]
     before, after = AutoModel.from_pretrained(model), AutoModel.from_pretrained(output / "model")
     whole = load_classifier(output / "model").network
-    inside = whole.base_model if family in ("eurobert", "modernbert") else whole.encoder
+    inside = whole.base_model if family in STOCK else whole.encoder
     for name, weight in after.state_dict().items():
         assert torch.equal(weight, inside.state_dict()[name]), name
     embedding = [encoder.get_input_embeddings().weight for encoder in (before, after)]
     assert not torch.equal(*embedding)
 
 
-@pytest.mark.parametrize("family", ["eurobert", "modernbert"])
+@pytest.mark.parametrize("family", STOCK)
 def test_a_stock_classifier_with_mean_pooling_is_saved_where_there_is_one(tmp_path, files, family):
     model = save_encoder(family, tmp_path / "model")
     finetune("sc", model, output=tmp_path / "out", settings=QUICK, **files)

@@ -45,8 +45,9 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
         offset = max((getattr(kind, "label_offset", 0) for kind in kinds), default=0)
     form: Form = asked or ("causal" if is_causal else "masked")
     if form == "causal":
-        if not (is_generator or config.model_type in HUB_TYPES):
-            raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. Leave form out.")
+        if not (is_generator or (config.model_type in HUB_TYPES and HUB_TYPES[config.model_type].decoder)):
+            remedy = "Leave form out." if asked and not is_causal else "Choose form = 'masked'."
+            raise SettingsError(f"{source.model} ({config.model_type}) has no causal form. {remedy}")
         return form, 1
     if source.tokenizer.mask_token_id is None or (is_generator and not looks_ahead(config)):
         raise SettingsError(
@@ -89,7 +90,8 @@ def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
         return encoder
     config, own = source.config.to_dict(), source.config.model_type
     family = HUB_TYPES[own]
-    other = next(kind for kind, hub in family.types.items() if not hub.is_encoder)
+    other = family.decoder
+    assert other is not None
     ids = {key: config[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
     ids = {key: each[0] if isinstance(each, list) else each for key, each in ids.items()}
     config |= family.special_ids(ids, other) | {"use_cache": False}

@@ -8,10 +8,11 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.families.family import SHARED_FIELDS, Family, HubForm, HubType
 from toolkit.model.families.llama import Llama
 from toolkit.model.families.modernbert import ModernBert
+from toolkit.model.families.ultrabert import UltraBert
 
 __all__ = ["FAMILIES", "HUB_TYPES", "SHARED_FIELDS", "Family", "HubForm", "HubType", "family_of", "hub_type"]
 
-FAMILIES: dict[str, Family] = {"llama": Llama(), "modernbert": ModernBert()}
+FAMILIES: dict[str, Family] = {"llama": Llama(), "modernbert": ModernBert(), "ultrabert": UltraBert()}
 """By the name that `model.family` has."""
 HUB_TYPES = {model_type: family for family in FAMILIES.values() for model_type in family.types}
 """Families by `model_type`."""

@@ -1,5 +1,6 @@
 """What a family says of itself."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,14 @@ class HubType:
     names: Mapping[str, str] = field(default_factory=dict)
     """Modules, of a block or of the model, by their names here, where they have others there. Several that have one
     name there are its rows, in order."""
+    in_files: Mapping[str, str] = field(default_factory=dict)
+    """Modules of the class by their names in its files, where transformers renames them as it reads and writes."""
+
+    def in_class(self, name: str) -> str:
+        """Name in the class of a tensor of its files, which a wrapper may have put something in front of."""
+        for stored, own in self.in_files.items():
+            name = re.sub(rf"(^|\.){stored}\.", rf"\1{own}.", name)
+        return name
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,9 @@ class Family(ABC):
     """Of the gate in the feed-forward."""
     has_embedding_norm: ClassVar[bool]
     """Embeddings are normed; the first block then has no norm before its attention."""
-    has_dense_head: ClassVar[bool]
-    """Hidden states pass a product, GELU and a norm before the head's matrix, which then adds a bias."""
+    transform: ClassVar[Literal["dense", "two products"] | None]
+    """What hidden states pass before the head's matrix: a product, GELU and a norm, and then it adds a bias; two
+    products through another width, with GELU after each; or nothing."""
     scaled_by_depth: ClassVar[tuple[str, ...]]
     """Endings of the names of weights whose initial values are divided by sqrt(2 x layers)."""
     types: ClassVar[Mapping[str, HubType]]
@@ -75,6 +85,11 @@ class Family(ABC):
     @abstractmethod
     def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
         """Parts that its models can have and ours have not, from the configuration and `config.json` itself."""
+
+    @property
+    def decoder(self) -> str | None:
+        """`model_type` of a decoder's class; None where transformers has encoders alone."""
+        return next((model_type for model_type, hub in self.types.items() if not hub.is_encoder), None)
 
     def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:
         """Special ids of an exported configuration, from `pad_token_id`, `bos_token_id` and `eos_token_id`."""

@@ -9,12 +9,12 @@ have one at the output too, which is written as zeros; and norms of heads are in
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from toolkit.core.errors import CheckpointError, UserError
+from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families.family import Family, HubForm, HubType
+from toolkit.model.families.parts import check_width, heads_config, heads_of, unsupported_feed_forward
 
-_SILU = ("silu", "swish")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _KEYS_OF_ANGLES = {
     "default": (),
@@ -29,7 +29,7 @@ class Llama(Family):
     norm = "rms"
     activation = "silu"
     has_embedding_norm = False
-    has_dense_head = False
+    transform = None
     scaled_by_depth = ()
     types: ClassVar = {
         "llama": HubType("Llama, SmolLM, TinyLlama"),
@@ -52,19 +52,10 @@ class Llama(Family):
                 "--architecture eurobert has no norms of heads, and this model has them (model.qk_norm). "
                 "Use --architecture llama, which writes Qwen3ForCausalLM."
             )
-        if settings.hidden_size % settings.num_attention_heads and not settings.qk_norm:
-            raise CheckpointError(
-                f"transformers' Llama and EuroBERT ask that hidden_size={settings.hidden_size} is a multiple of "
-                f"num_attention_heads={settings.num_attention_heads}, even where head_dim is given. "
-                "This model cannot be exported; train one of such a width."
-            )
-        config: dict[str, Any] = {
-            "num_key_value_heads": settings.key_value_heads,
-            "head_dim": settings.head_size,
-            "attention_bias": settings.qkv_bias,
-            "rms_norm_eps": settings.rms_norm_eps,
-            "rope_parameters": _rope_scaling(settings) | {"rope_theta": settings.rope_theta},
-        }
+        if not settings.qk_norm:
+            check_width(settings, "Llama and EuroBERT")
+        angles = _rope_scaling(settings) | {"rope_theta": settings.rope_theta}
+        config = heads_config(settings) | {"rope_parameters": angles}
         if is_encoder and architecture != "llama" and not settings.qk_norm:
             return HubForm("eurobert", "EuroBertForMaskedLM", config | {"classifier_pooling": "mean"})
         if is_encoder:
@@ -77,15 +68,12 @@ class Llama(Family):
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family`."""
         angles = dict(config.rope_parameters)
-        heads, kind = config.num_attention_heads, angles.get("rope_type", "default")
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        kind, shared = angles.get("rope_type", "default"), heads_of(config)
         scaling = {key: angles.get(key) for key in ("rope_type", *_KEYS_OF_ANGLES[kind])} if kind != "default" else None
         return {
-            "num_key_value_heads": config.num_key_value_heads,
-            "head_dim": None if head_dim * heads == config.hidden_size else head_dim,
-            "qkv_bias": config.model_type == "qwen2" or bool(getattr(config, "attention_bias", False)),
+            **shared,
+            "qkv_bias": config.model_type == "qwen2" or shared["qkv_bias"],
             "qk_norm": config.model_type == "qwen3",
-            "rms_norm_eps": float(config.rms_norm_eps),
             "rope_theta": angles.get("rope_theta"),
             "rope_scaling": scaling,
         }
@@ -104,10 +92,7 @@ class Llama(Family):
         share = angles.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", None))
         if share not in (None, 1):
             yield f"heads that are rotated in part (partial_rotary_factor={share})"
-        if config.hidden_act not in _SILU:
-            yield f"the activation hidden_act={config.hidden_act!r} (ours is silu)"
-        if getattr(config, "mlp_bias", False):
-            yield "biases in the feed-forward layers (mlp_bias=true)"
+        yield from unsupported_feed_forward(config)
         window = _window(config)
         if window is not None and window < config.max_position_embeddings:
             yield f"sliding-window attention (sliding_window={window:,})"

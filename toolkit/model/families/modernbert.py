@@ -12,6 +12,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families.family import Family, HubForm, HubType
+from toolkit.model.families.parts import unsupported_windows, windows_config, windows_of
 
 _NAMES = {
     "model.embed_tokens": "model.embeddings.tok_embeddings",
@@ -53,7 +54,7 @@ class ModernBert(Family):
     norm = "layer"
     activation = "gelu"
     has_embedding_norm = True
-    has_dense_head = True
+    transform = "dense"
     # Those that add to the stream, and the head's (appendix A).
     scaled_by_depth = ("o_proj.weight", "down_proj.weight", "head.dense.weight")
     types: ClassVar = {
@@ -69,13 +70,8 @@ class ModernBert(Family):
                 "--form causal writes a decoder, and --architecture modernbert is an encoder. "
                 "Use --architecture modernbert-decoder, or --form bidirectional."
             )
-        angles = {"full_attention": settings.rope_theta, "sliding_attention": settings.local_rope_theta}
-        config: dict[str, Any] = {
-            "norm_eps": settings.rms_norm_eps,
-            "local_attention": settings.local_attention,
-            "layer_types": list(settings.layer_types),
-            "rope_parameters": {key: {"rope_type": "default", "rope_theta": base} for key, base in angles.items()},
-        }
+        config = windows_config(settings)
+        config |= {"norm_eps": settings.rms_norm_eps, "local_attention": settings.local_attention}
         if is_encoder and architecture != "modernbert-decoder":
             return HubForm("modernbert", "ModernBertForMaskedLM", config | {"classifier_pooling": "mean"})
         if is_encoder:
@@ -92,14 +88,10 @@ class ModernBert(Family):
 
     def settings_of(self, config: Any) -> dict[str, Any]:
         """See `Family`."""
-        angles = config.rope_parameters
         return {
-            "family": "modernbert",
+            **windows_of(config, "modernbert"),
             "rms_norm_eps": float(config.norm_eps),
             "local_attention": config.local_attention or 0,
-            "global_attn_every_n_layers": _period(config.layer_types),
-            "rope_theta": angles["full_attention"]["rope_theta"],
-            "local_rope_theta": angles["sliding_attention"]["rope_theta"],
         }
 
     def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
@@ -107,18 +99,4 @@ class ModernBert(Family):
         for key, value in _WITHOUT.items():
             if getattr(config, key) != value:
                 yield f"{key}={getattr(config, key)!r} (ours is {value!r})"
-        for layer_type, angles in config.rope_parameters.items():
-            if angles.get("rope_type", "default") != "default":
-                yield f"rotary angles of type {angles['rope_type']!r} (rope_parameters of {layer_type})"
-            if angles["rope_theta"] is None:
-                yield f"no base of the angles of {layer_type}, where transformers 4 took global_rope_theta: write that"
-        if _period(config.layer_types) is None:
-            yield "layers with and without a window in another order than one without every so many (layer_types)"
-
-
-def _period(layer_types: list[str]) -> int | None:
-    """Each how many layers, from the first on, one sees everything; None where they do not follow that."""
-    period = next((number for number, each in enumerate(layer_types) if number and each == "full_attention"), None)
-    period = period or len(layer_types)
-    of = ["sliding_attention" if number % period else "full_attention" for number in range(len(layer_types))]
-    return period if list(layer_types) == of else None
+        yield from unsupported_windows(config, "modernbert")

@@ -1,0 +1,72 @@
+"""UltraBERT: EuroBERT's block, ModernBERT's two types of layers, and a head of two products before the matrix.
+
+transformers has an encoder alone, from 5.20 on. Its files name modules otherwise than the class; both are read, and the
+names of the class are written. The window counts to each side, and the last of each so many layers has none.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from toolkit.core.errors import UserError
+from toolkit.core.types import AttentionKind
+from toolkit.model.config import ModelSettings
+from toolkit.model.families.family import Family, HubForm, HubType
+from toolkit.model.families.parts import (
+    check_width,
+    heads_config,
+    heads_of,
+    unsupported_feed_forward,
+    unsupported_windows,
+    windows_config,
+    windows_of,
+)
+
+
+class UltraBert(Family):
+    """UltraBERT's parts."""
+
+    norm = "rms"
+    activation = "silu"
+    has_embedding_norm = False
+    transform = "two products"
+    scaled_by_depth = ()
+    types: ClassVar = {
+        "ultrabert": HubType(
+            "UltraBERT",
+            is_encoder=True,
+            names={"lm_head": "head.decoder"},
+            in_files={"ultrabert": "model", "cls": "head.decoder"},
+        )
+    }
+
+    def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
+        """The encoder's class, the only one."""
+        if attention is AttentionKind.CAUSAL:
+            raise UserError(
+                "--form causal writes a decoder, and transformers has UltraBERT as an encoder alone. "
+                "Use --form bidirectional."
+            )
+        check_width(settings, "UltraBERT")
+        config = heads_config(settings) | windows_config(settings)
+        config |= {
+            "sliding_window": settings.local_attention // 2,
+            "prediction_head_size": settings.prediction_head_size,
+            "classifier_pooling": "mean",
+        }
+        return HubForm("ultrabert", "UltrabertForMaskedLM", config)
+
+    def settings_of(self, config: Any) -> dict[str, Any]:
+        """See `Family`."""
+        return {
+            **heads_of(config),
+            **windows_of(config, "ultrabert"),
+            "local_attention": 2 * config.sliding_window,
+            "prediction_head_size": config.prediction_head_size,
+        }
+
+    def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
+        """See `Family`."""
+        yield from unsupported_feed_forward(config)
+        yield from unsupported_windows(config, "ultrabert")
+        if len(windows := {window for window in raw.get("attention_windows") or () if window}) > 1:
+            yield f"windows that differ from layer to layer (attention_windows: {', '.join(map(str, sorted(windows)))})"
