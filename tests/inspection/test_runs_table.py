@@ -3,7 +3,6 @@
 import io
 import os
 import shutil
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,6 @@ from rich.console import Console
 
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
-from toolkit.cli.main import main
 from toolkit.inspection import runs_table
 from toolkit.run import RunFolder, load_run
 from toolkit.run.load import to_toml
@@ -48,16 +46,13 @@ def make(tmp_path):
 
 
 @pytest.fixture
-def inspect(monkeypatch, capsys):
+def inspect(monkeypatch, toolkit):
     # The folders of tests have longer names where several processes run them.
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["toolkit", "inspect", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return left.value.code, [" ".join(line.split()) for line in said.out.splitlines()], said.err
+        code, out, err = toolkit("inspect", *words)
+        return code, [" ".join(line.split()) for line in out.splitlines()], err
 
     return call
 
