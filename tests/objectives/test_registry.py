@@ -105,16 +105,6 @@ def test_a_plugin_passes_the_contract_suite_from_its_own_tests(tmp_path: Path) -
     assert "9 passed" in ended.output
 
 
-def test_a_plugin_that_breaks_on_import_is_named(site: Path) -> None:
-    _install(site, "plugin_broken", source="import no_such_module\n", points={"broken": "plugin_broken:Broken"})
-    with pytest.raises(SettingsError) as caught:
-        get("broken")
-    message = str(caught.value)
-    assert "'broken' comes from package plugin_broken 1.5 (plugin_broken:Broken)" in message
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in message
-    assert caught.value.exit_code == 2
-
-
 def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(site: Path) -> None:
     _install(site, "plugin_bad", source="raise RuntimeError('at import')\n", points={"bad": "plugin_bad:Bad"})
     assert {"bad", "clm", "mlm"} <= set(known())
@@ -122,32 +112,30 @@ def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(site: Path) -> None:
     assert "plugin_bad" not in sys.modules
 
 
-def test_a_plugin_without_the_named_class_is_named(site: Path) -> None:
-    _install(site, "plugin_empty", source="", points={"empty": "plugin_empty:Missing"})
-    with pytest.raises(SettingsError, match=r"plugin_empty 1\.5 .*AttributeError"):
-        get("empty")
+_MISSING = "import no_such_module\n"
+_IS_MISSING = "(.|\n)*ModuleNotFoundError: No module named 'no_such_module'"
+_HALF = "class Half:\n    name = 'half'\n    attention = 'causal'\n"
+_LACKS = r"(?=(.|\n)*`attention` is not)(?=(.|\n)*`Settings` is not)(?=(.|\n)*`build` is missing)"
 
 
-def test_a_class_that_breaks_the_contract_is_told_how(site: Path) -> None:
-    source = "class Half:\n    name = 'half'\n    attention = 'causal'\n"
-    _install(site, "plugin_half", source=source, points={"half": "plugin_half:Half"})
-    with pytest.raises(SettingsError) as caught:
-        get("half")
-    for complaint in ("plugin_half 1.5", "`attention` is not", "`Settings` is not", "`build` is missing"):
-        assert complaint in str(caught.value)
-
-
-def test_two_packages_with_one_kind_are_both_named(site: Path) -> None:
-    _install(site, "plugin_one", source=PLUGIN, points={"every-nth": "plugin_one:EveryNth"})
-    _install(site, "plugin_two", source=PLUGIN, points={"every-nth": "plugin_two:EveryNth"})
-    with pytest.raises(SettingsError, match=r"plugin_one 1\.5 .* and .*plugin_two 1\.5"):
-        get("every-nth")
-
-
-def test_a_plugin_cannot_take_the_name_of_ours_in_silence(site: Path) -> None:
-    _install(site, "plugin_thief", source=PLUGIN, points={"mlm": "plugin_thief:EveryNth"})
-    with pytest.raises(SettingsError, match=r"encoder-pretraining-toolkit .* and .*plugin_thief 1\.5"):
-        get("mlm")
+@pytest.mark.parametrize(
+    ("kind", "target", "source", "packages", "message"),
+    [
+        ("broken", "Broken", _MISSING, ["bad"], rf"'broken' comes from package bad 1\.5 \(bad:Broken\){_IS_MISSING}"),
+        ("empty", "Missing", "", ["plugin_empty"], r"plugin_empty 1\.5 .*AttributeError"),
+        ("half", "Half", _HALF, ["plugin_half"], rf"{_LACKS}(.|\n)*plugin_half 1\.5"),
+        ("every-nth", "EveryNth", PLUGIN, ["plugin_one", "plugin_two"], r"plugin_one 1\.5 .* and .*plugin_two 1\.5"),
+        ("mlm", "EveryNth", PLUGIN, ["plugin_thief"], r"encoder-pretraining-toolkit .* and .*plugin_thief 1\.5"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_named(
+    site: Path, kind: str, target: str, source: str, packages: list[str], message: str
+) -> None:
+    for package in packages:
+        _install(site, package, source=source, points={kind: f"{package}:{target}"})
+    with pytest.raises(SettingsError, match=message) as caught:
+        get(kind)
+    assert caught.value.exit_code == 2
 
 
 def test_a_plugin_may_also_register_itself(site: Path) -> None:
