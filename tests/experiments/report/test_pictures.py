@@ -131,6 +131,34 @@ def test_checkpoints_have_a_line_for_each_run_along_their_steps() -> None:
     }
 
 
+def test_the_line_of_a_run_ends_with_its_end_and_other_models_are_beside_it() -> None:
+    """As in a study that keeps steps: its models are ends, and some have checkpoints before."""
+    steps = {f"{run}@{step}": {"run": run, "training_step": step} for run in "ab" for step in (1, 2)}
+    ends = {name: {"training_step": last} for name, last in (("a", 4), ("b", 4), ("c", 4), ("d", 3))}
+    labels = {**steps, **ends}
+    assert _lines(labels, "training_step") == {
+        "run a": ["a@1", "a@2", "a"],
+        "run b": ["b@1", "b@2", "b"],
+        "others": ["c", "d"],
+    }
+
+
+def test_flops_tell_no_lines_apart(tmp_path: Path) -> None:
+    """They differ with the mask ratio. Where no two models share a line, there is no mean to differ from."""
+    labels = {
+        f"{size}-{ratio}": {"size": size, "mask_ratio": ratio, "training_flops": 1e9 * ratio * len(size)}
+        for size in ("7m", "17m")
+        for ratio in (0.2, 0.4)
+    }
+    assert _lines(labels, "mask_ratio") == {
+        "model size 7m": ["7m-0.2", "7m-0.4"],
+        "model size 17m": ["17m-0.2", "17m-0.4"],
+    }
+    apart = {"a": {"mask_ratio": 0.2, "data": "x"}, "b": {"mask_ratio": 0.4, "data": "y"}}
+    names = [picture.name for picture in label_pictures(_level(tmp_path, apart))]
+    assert names == ["models-by-mask-ratio", "models-by-data"]
+
+
 def test_steps_that_span_much_have_a_logarithmic_axis(tmp_path: Path) -> None:
     (picture,) = label_pictures(_level(tmp_path, {"a": {"training_step": 1000}, "b": {"training_step": 40_000}}))
     assert picture.is_log

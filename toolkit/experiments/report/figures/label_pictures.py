@@ -45,13 +45,15 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
     )
     if picture.panels:
         yield picture
-    if picture.panels and axis.name in _VARIED and len(lines) > 1:
+    # Lines of a single point have no mean to differ from.
+    varied = tuple(_panels(level, axis, lines, varied=True)) if axis.name in _VARIED and len(lines) > 1 else ()
+    if picture.panels and varied:
         yield replace(
             picture,
             name=f"{level.name}-variation-by-{file}",
             title=f"Variation of the score with the {title}",
             caption=f"Score minus the mean of its line, seed by seed; {caption}",
-            panels=tuple(_panels(level, axis, lines, varied=True)),
+            panels=varied,
         )
 
 

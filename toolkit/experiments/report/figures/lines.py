@@ -62,16 +62,23 @@ def _axis(level: Level, name: str) -> Axis | None:
 
 
 def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
-    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines.
+    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines, but
+    for tokens and FLOPs.
 
-    Checkpoints of runs, drawn along their training, have a line for each run. A row without a label that others have (a
-    pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are together, as `OTHERS`.
+    Checkpoints of runs, drawn along their training, have a line for each run, its end included. A row without a label
+    that others have (a pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are
+    together, as `OTHERS`, and so are models beside runs.
     """
-    rows = [row for row in level.rows if axis in row.labels]
+    rows, beside = [row for row in level.rows if axis in row.labels], list[ScoreRow]()
     along_runs = axis in (STEP, TOKENS, FLOPS) and any(RUN in row.labels for row in rows)
-    chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN}
+    if along_runs:
+        runs = {row.labels.get(RUN) for row in rows}
+        beside = [row for row in rows if row.labels.get(RUN, row.name) not in runs]
+        rows = [row for row in rows if row.labels.get(RUN, row.name) in runs]
+    # How much a row took tells it apart from all others: FLOPs differ with the mask ratio alone.
+    chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN, TOKENS, FLOPS}
     names = [name for name in varying_labels(rows) if name in chosen - {axis, SEED}]
-    keys = {id(row): tuple(row.labels.get(name) for name in names) for row in rows}
+    keys = {id(row): tuple(row.labels.get(name, row.name if name == RUN else None) for name in names) for row in rows}
     lines = [
         key
         for key in dict.fromkeys(keys.values())
@@ -87,7 +94,7 @@ def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
         lines = [key for key in lines if key not in alone]
     groups = [dict(zip(names, key, strict=True)) for key in lines]
     titles = names_after(groups, distinguishing(groups))
-    others = [row for key in alone if key not in lines for row in members[key]]
+    others = [row for key in alone if key not in lines for row in members[key]] + beside
     return {title: members[key] for title, key in zip(titles, lines, strict=True)} | (
         {OTHERS: others} if others else {}
     )
