@@ -23,88 +23,40 @@ from toolkit.testing.tolerances import HUGGING_FACE_LOGITS
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
 _COMMON: dict[str, Any] = {
-    "attention_dropout": 0.0,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "hidden_act": "silu",
-    "initializer_range": 0.02,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
+    "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 1, "hidden_act": "silu", "initializer_range": 0.02,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
     "use_cache": True,
-}
+}  # fmt: skip
 _LLAMA = _COMMON | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "pretraining_tp": 1}
 _QWEN2 = _COMMON | {
-    "architectures": ["Qwen2ForCausalLM"],
-    "max_position_embeddings": 32768,
-    "max_window_layers": 24,
-    "model_type": "qwen2",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-    "sliding_window": 32768,
-    "tie_word_embeddings": True,
-    "use_mrope": False,
-    "use_sliding_window": False,
-}
+    "architectures": ["Qwen2ForCausalLM"], "max_position_embeddings": 32768, "max_window_layers": 24,
+    "model_type": "qwen2", "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 32768,
+    "tie_word_embeddings": True, "use_mrope": False, "use_sliding_window": False,
+}  # fmt: skip
 _MISTRAL = _COMMON | {
-    "architectures": ["MistralForCausalLM"],
-    "max_position_embeddings": 32768,
-    "model_type": "mistral",
-    "rope_theta": 1000000.0,
-    "sliding_window": None,
-}
+    "architectures": ["MistralForCausalLM"], "max_position_embeddings": 32768, "model_type": "mistral",
+    "rope_theta": 1000000.0, "sliding_window": None,
+}  # fmt: skip
 _LLAMA32_ANGLES = {
-    "factor": 32.0,
-    "high_freq_factor": 4.0,
-    "low_freq_factor": 1.0,
-    "original_max_position_embeddings": 8192,
+    "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
-}
+}  # fmt: skip
 
 # The published ids lie beyond a toy's vocabulary; a tied head has the pad's row too.
 _MODERNBERT: dict[str, Any] = {
-    "architectures": ["ModernBertForMaskedLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token_id": 0,
-    "classifier_activation": "gelu",
-    "classifier_bias": False,
-    "classifier_dropout": 0.0,
-    "classifier_pooling": "mean",
-    "cls_token_id": 0,
-    "decoder_bias": True,
-    "deterministic_flash_attn": False,
-    "embedding_dropout": 0.0,
-    "eos_token_id": 1,
-    "global_attn_every_n_layers": 3,
-    "global_rope_theta": 160000.0,
-    "gradient_checkpointing": False,
-    "hidden_activation": "gelu",
-    "initializer_cutoff_factor": 2.0,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-5,
-    "local_attention": 128,
-    "local_rope_theta": 10000.0,
-    "max_position_embeddings": 8192,
-    "mlp_bias": False,
-    "mlp_dropout": 0.0,
-    "model_type": "modernbert",
-    "norm_bias": False,
-    "norm_eps": 1e-5,
-    "pad_token_id": 1,
-    "position_embedding_type": "absolute",
-    "sep_token_id": 1,
-    "tie_word_embeddings": True,
-    "torch_dtype": "float32",
+    "architectures": ["ModernBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 0,
+    "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0, "classifier_pooling": "mean",
+    "cls_token_id": 0, "decoder_bias": True, "deterministic_flash_attn": False, "embedding_dropout": 0.0,
+    "eos_token_id": 1, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "gradient_checkpointing": False,
+    "hidden_activation": "gelu", "initializer_cutoff_factor": 2.0, "initializer_range": 0.02, "layer_norm_eps": 1e-5,
+    "local_attention": 128, "local_rope_theta": 10000.0, "max_position_embeddings": 8192, "mlp_bias": False,
+    "mlp_dropout": 0.0, "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-5, "pad_token_id": 1,
+    "position_embedding_type": "absolute", "sep_token_id": 1, "tie_word_embeddings": True, "torch_dtype": "float32",
     "transformers_version": "4.47.0.dev0",
-}
+}  # fmt: skip
 _MMBERT = _MODERNBERT | {
-    "global_rope_theta": 160000,
-    "local_rope_theta": 160000,
-    "mask_token_id": 4,
-    "position_embedding_type": "sans_pos",
-}
+    "global_rope_theta": 160000, "local_rope_theta": 160000, "mask_token_id": 4, "position_embedding_type": "sans_pos",
+}  # fmt: skip
 _ETTIN = _MODERNBERT | {"local_rope_theta": 160000.0, "max_position_embeddings": 7999}
 _ETTIN_DECODER = {key: value for key, value in _ETTIN.items() if key != "classifier_pooling"} | {
     "architectures": ["ModernBertDecoderForCausalLM"],
@@ -180,18 +132,9 @@ HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "Qwen2.5-0.5B": ("qwen2", _QWEN2, {"qkv_bias": True, "rms_norm_eps": 1e-6, "vocab_size": TOKENS + 57}),
     "Qwen3-0.6B": (
         "qwen3",
-        _COMMON
-        | {
-            "architectures": ["Qwen3ForCausalLM"],
-            "attention_bias": False,
-            "max_position_embeddings": 40960,
-            "max_window_layers": 28,
-            "model_type": "qwen3",
-            "rope_scaling": None,
-            "rope_theta": 1000000,
-            "sliding_window": None,
-            "use_sliding_window": False,
-        },
+        _COMMON | {"architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "max_position_embeddings": 40960,
+            "max_window_layers": 28, "model_type": "qwen3", "rope_scaling": None, "rope_theta": 1000000,
+            "sliding_window": None, "use_sliding_window": False},
         {"qk_norm": True, "head_dim": 32, "rope_theta": 1e6},
     ),
     "EuroBERT-210m": (
@@ -237,7 +180,7 @@ HUB: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         | {"rope_theta": 2.56e6, "local_rope_theta": 1e4, "prediction_head_size": 48},
     ),
     "ettin-enc-from-dec-150m": ("modernbert", _ETTIN | {"local_attention": 64}, {"local_attention": 64}),
-}
+}  # fmt: skip
 
 # Millions of parameters as published, vocabulary, width, feed-forward width, layers and heads.
 _PUBLISHED: dict[str, tuple[dict[str, Any], int, tuple[int, int, int, int, int]]] = {
@@ -317,89 +260,53 @@ def test_a_window_of_the_hub_is_refused(tmp_path: Path) -> None:
 _PER_LAYER = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}
 _CROSSED = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 128}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "some layers slide": (
-        "qwen2",
+    "some layers slide": ("qwen2",
         {"use_sliding_window": True, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
-        "sliding-window attention",
-    ),
+        "sliding-window attention"),
     "soft-caps": ("llama 3", {"final_logit_softcapping": 30.0}, "logit soft-caps (final_logit_softcapping=30.0)"),
-    "dynamic": (
-        "llama 3",
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
-        "rotary angles of type 'dynamic'",
-    ),
+    "dynamic": ("llama 3", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+        "rotary angles of type 'dynamic'"),
     "activation": ("llama 3", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
     "biases": ("llama 3", {"mlp_bias": True}, "biases in the feed-forward layers (mlp_bias=true)"),
-    "all parts of another family": (
-        "llama 3",
-        {"model_type": "gemma2", "attn_logit_softcapping": 50.0},
-        "attn_logit_softcapping=50.0",
-    ),
+    "all parts of another family": ("llama 3", {"model_type": "gemma2", "attn_logit_softcapping": 50.0},
+        "attn_logit_softcapping=50.0"),
     "layers in chunks": ("llama 3", {"layer_types": ["chunked_attention"] * 2}, "layer_types: chunked_attention"),
     "linear layers": ("llama 3", {"layer_types": ["linear_attention"] * 2}, "layer_types: linear_attention"),
     "layers that slide": ("llama 3", {"layer_types": ["sliding_attention"] * 2}, "layer_types: sliding_attention"),
-    "a window without a width": (
-        "qwen3",
-        {"layer_types": ["sliding_attention", "full_attention"]},
-        "layer_types: sliding_attention",
-    ),
+    "a window without a width": ("qwen3", {"layer_types": ["sliding_attention", "full_attention"]},
+        "layer_types: sliding_attention"),
     "angles by layer": ("qwen3", {"rope_parameters": _PER_LAYER}, "rope_parameters of full_attention"),
-    "no base": (
-        "llama 3",
-        {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
-        "rope_theta: expected a number, got None",
-    ),
-    "a factor in quotes": (
-        "llama 3",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}},
-        "rope_scaling.factor: expected a number",
-    ),
-    "crossed bands": (
-        "llama 3",
+    "no base": ("llama 3", {"rope_parameters": {"rope_type": "default", "rope_theta": None}},
+        "rope_theta: expected a number, got None"),
+    "a factor in quotes": ("llama 3", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}},
+        "rope_scaling.factor: expected a number"),
+    "crossed bands": ("llama 3",
         {"rope_parameters": _CROSSED | {"rope_theta": 1e4, "low_freq_factor": 4.0, "high_freq_factor": 1.0}},
-        "high_freq_factor=1.0 is not above low_freq_factor=4.0",
-    ),
-    "biases of ModernBERT": (
-        "modernbert",
-        {"norm_bias": True, "mlp_bias": True},
-        "norm_bias=True (ours is False)\n  mlp_bias=True (ours is False)",
-    ),
+        "high_freq_factor=1.0 is not above low_freq_factor=4.0"),
+    "biases of ModernBERT": ("modernbert", {"norm_bias": True, "mlp_bias": True},
+        "norm_bias=True (ours is False)\n  mlp_bias=True (ours is False)"),
     "a head without a bias": ("modernbert-decoder", {"decoder_bias": False}, "decoder_bias=False (ours is True)"),
     "another activation": ("modernbert", {"hidden_activation": "silu"}, "hidden_activation='silu' (ours is 'gelu')"),
-    "the last of each three without a window": (
-        "modernbert",
+    "the last of each three without a window": ("modernbert",
         {"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
-        "in another order than one without every so many (layer_types)",
-    ),
-    "the first of each three without a window": (
-        "ultrabert",
+        "in another order than one without every so many (layer_types)"),
+    "the first of each three without a window": ("ultrabert",
         {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
-        "in another order than one without every so many (layer_types)",
-    ),
-    "windows of two widths": (
-        "ultrabert",
-        {"attention_windows": [64, 128, 0, 64]},
-        "windows that differ from layer to layer (attention_windows: 64, 128)",
-    ),
+        "in another order than one without every so many (layer_types)"),
+    "windows of two widths": ("ultrabert", {"attention_windows": [64, 128, 0, 64]},
+        "windows that differ from layer to layer (attention_windows: 64, 128)"),
     "UltraBERT with another activation": ("ultrabert", {"hidden_act": "gelu"}, "hidden_act='gelu' (ours is silu)"),
-    "mmBERT stretched to 32k": (
-        "modernbert",
+    "mmBERT stretched to 32k": ("modernbert",
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}},
-        "rotary angles of type 'yarn' (rope_parameters of full_attention)",
-    ),
-    "a base that the converter of ModernBERT's repository left out": (
-        "modernbert",
+        "rotary angles of type 'yarn' (rope_parameters of full_attention)"),
+    "a base that the converter of ModernBERT's repository left out": ("modernbert",
         {"rope_parameters": None, "global_rope_theta": 1e4, "local_rope_theta": None},
-        "no base of the angles of sliding_attention, where transformers 4 took global_rope_theta: write that",
-    ),
+        "no base of the angles of sliding_attention, where transformers 4 took global_rope_theta: write that"),
     "a window of nothing": ("modernbert-decoder", {"local_attention": None}, "local_attention: expected at least 2"),
     "a family that is no word": ("llama 3", {"model_type": ["llama"]}, "model_type=['llama'] (supported: llama"),
-    "code alone": (
-        "llama 3",
-        {"model_type": "ownmodel", "auto_map": {"AutoModel": "modeling_own.OwnModel"}},
-        "code of its own (auto_map), which is never run",
-    ),
-}
+    "code alone": ("llama 3", {"model_type": "ownmodel", "auto_map": {"AutoModel": "modeling_own.OwnModel"}},
+        "code of its own (auto_map), which is never run"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

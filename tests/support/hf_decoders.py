@@ -35,36 +35,20 @@ TOKENS = 380
 """Ids of the tokenizer of these folders; it names no mask."""
 
 _SHAPE: dict[str, Any] = {
-    "vocab_size": TOKENS,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.15,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": None,
-}
+    "vocab_size": TOKENS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "initializer_range": 0.15, "bos_token_id": 0,
+    "eos_token_id": 1, "pad_token_id": None,
+}  # fmt: skip
 _LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
-}
+}  # fmt: skip
 _LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 
 _MODERNBERT = {
-    "num_hidden_layers": 4,
-    "local_attention": 16,
-    "global_attn_every_n_layers": 3,
-    "global_rope_theta": 5_000.0,
-    "local_rope_theta": 300.0,
-    "pad_token_id": 0,
-}
+    "num_hidden_layers": 4, "local_attention": 16, "global_attn_every_n_layers": 3, "global_rope_theta": 5_000.0,
+    "local_rope_theta": 300.0, "pad_token_id": 0,
+}  # fmt: skip
 
 _ULTRABERT = {
     "num_hidden_layers": 4,

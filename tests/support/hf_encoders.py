@@ -27,16 +27,10 @@ SPECIALS = ["<pad>", "<eos>", "<cls>", "<mask>", "<unk>"]
 _VOCABULARY_SIZE = len(SPECIALS) + len(WORDS)
 PAD, EOS, CLS, MASK, UNK = range(len(SPECIALS))
 _SHAPE: dict[str, Any] = {
-    "vocab_size": _VOCABULARY_SIZE,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 34,
-    "pad_token_id": PAD,
-    "eos_token_id": EOS,
+    "vocab_size": _VOCABULARY_SIZE, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "max_position_embeddings": 34, "pad_token_id": PAD, "eos_token_id": EOS,
     "bos_token_id": CLS,
-}
+}  # fmt: skip
 
 
 def plain_tokenizer() -> PreTrainedTokenizerFast:
