@@ -68,10 +68,10 @@ def _differing(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> Ite
 
 def hashes_of(encoded: tuple[Ids, Lengths]) -> npt.NDArray[np.uint32]:
     """32 bits of the number of ids of each text, and of its first and last ones, to choose texts by: they cost the same
-    for all. A text without ids has 1.
+    for all. A text without ids has 0: that of one which a backend loses whole.
     """
     ids, lengths = encoded
-    hashes, is_some = np.ones(lengths.size, dtype=np.uint32), lengths > 0
+    hashes, is_some = np.zeros(lengths.size, dtype=np.uint32), lengths > 0
     last = np.cumsum(lengths)[is_some] - 1
     first, mixed = last + 1 - lengths[is_some], lengths[is_some].astype(np.uint64)
     for offset in range(_HASHED_IDS):

@@ -158,6 +158,15 @@ def test_options_of_other_folders_are_refused(inspect, make, word):
     assert "Leave it out" in err
 
 
+def test_runs_of_any_name_are_runs(inspect, make, tmp_path):
+    """Names that mean something in other folders."""
+    for name in ("unfinished", "cells"):
+        make(name, line=5)
+    (tmp_path / "runs" / "grid").mkdir()
+    code, lines, _ = inspect(tmp_path / "runs")
+    assert (code, [line.split()[0] for line in lines if "/20" in line or " 5 " in line]) == (0, ["cells", "unfinished"])
+
+
 def test_a_table_is_watched_until_ctrl_c(inspect, make, monkeypatch, tmp_path):
     def look(seconds):
         if folder.checkpoints.exists():

@@ -19,6 +19,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.tasks import item_key
 from toolkit.preprocess.view import CorpusView
 from toolkit.preprocess.writer import groups, writing
+from toolkit.preprocess.writer.begun import note_begun, read_begun
 from toolkit.preprocess.writer.folder import LOCK_NAME, locked_output
 from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.commands import command_name
@@ -151,11 +152,37 @@ def test_a_corpus_in_the_making_is_seen_from_outside(prepare, sources, tmp_path,
         view.look()
         assert next(line.text for line in view.news()) == "write 00001 by the reference failed: broken"
         assert ", 0 at work, 1 failed" in view.picture()
+        assert [line.is_news for line in view.news()] == [False]
+        assert not [*view.news()]
         claims.close()
+        begun = read_begun(output)
+        # Other sources: what is written of them stays as long as its backend is in use.
+        more = {**begun.key, "sources": [*begun.key["sources"], ["c.jsonl", 3_000_000, "1"]]}
+        note_begun(output, begun.model_copy(update={"key": more}))
+        view.look()
+        assert view.picture().startswith("1 of 3 source groups written (0 of 3 MB)")
+        note_begun(output, begun.model_copy(update={"why_reference": ""}))
+        view.look()
+        assert view.picture().startswith("0 of 2 source groups written")
+        note_begun(output, begun.model_copy(update={"is_merging": True}))
+        view.look()
+        assert view.picture() == "all 2 source groups are written and become the corpus"
+        note_begun(output, begun)
         command.release()
     prepare(*sources, output=output, **GIVEN)
     view.look()
     assert (view.picture(), view.is_over()) == (f"the corpus in {output} is finished", True)
+    shutil.rmtree(output)
+    view.look()
+    assert (view.picture(), view.is_over()) == (f"the corpus in {output} is not there any more", True)
+
+
+@pytest.mark.parametrize("key", ["", "{}", '{"sources": [[1]]}'])
+def test_a_damaged_beginning_is_named(tmp_path, toolkit, key):
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "begun.json").write_text(f'{{"key": {key}, "why_reference": ""}}')
+    code, _, err = toolkit("inspect", tmp_path, "--watch")
+    assert (code, "begun.json is damaged" in err) == (2, True)
 
 
 def test_a_group_that_a_killed_process_began_is_written_again(sources, tokenizer_folder, tmp_path, prepare):

@@ -193,6 +193,21 @@ def test_other_ids_are_seen_while_it_works_in_the_same_one_of_a_thousand_documen
     assert failure.value.difference.text == caught[0]
 
 
+def test_a_text_that_is_lost_whole_is_seen(ranks_file, monkeypatch):
+    backend = opened(tokenization.load(ranks_file))
+    encode = backend._encode
+
+    def lose_the_second(texts):
+        ids, lengths = encode(texts)
+        kept = np.arange(lengths.size) != 1
+        return ids[np.repeat(kept, lengths)], lengths * kept
+
+    monkeypatch.setattr(backend, "_encode", lose_the_second)
+    with pytest.raises(BackendsDiffer) as failure:
+        backend.encode_batch(["the river", "a red door", "the miller"])
+    assert failure.value.difference.text == "a red door"
+
+
 def test_four_threads_get_what_one_gets(ranks_file):
     tokenizer = tokenization.load(ranks_file)
     backend = opened(tokenizer)

@@ -41,39 +41,31 @@ def command(
 ) -> None:
     """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
     from toolkit import inspection
-    from toolkit.core.console import console
     from toolkit.storage import is_url
 
     if watch and (overrides or against):
         raise typer.BadParameter(
             "--set or --against is about one folder, and --watch shows runs. Leave one of them out."
         )
-    folder = Path(place)
     if is_url(place):
         if watch or against:
             raise typer.BadParameter("--watch and --against are about folders, and DIR is a URL. Leave them out.")
         inspection.inspect_url(place, num_rows=rows, overrides=overrides or [])
-    elif (work := _work_in(folder)) is not None and not (overrides or against):
-        from toolkit.work.show import watch as watch_view
-
-        if watch:
-            watch_view(work)
-        else:
-            console().print(work.picture())
-    elif watch:
-        inspection.watch(folder)
+        return
+    views = {inspection.GRID: _grid, inspection.UNFINISHED: _unfinished}
+    if watch:
+        inspection.watch(Path(place), views=views)
     else:
-        inspection.inspect(folder, num_rows=rows, overrides=overrides or [], against=against)
+        inspection.inspect(Path(place), num_rows=rows, views=views, overrides=overrides or [], against=against)
 
 
-def _work_in(folder: Path) -> "View | None":
-    """A grid, or a corpus in the making; None where a folder has neither."""
-    if (folder / "grid.toml").is_file() and ((folder / "cells").is_dir() or (folder / ".work").is_dir()):
-        from toolkit.experiments.grid.view import grid_at
+def _grid(folder: Path) -> "View":
+    from toolkit.experiments.grid.view import grid_at
 
-        return grid_at(folder)
-    if (folder / "unfinished").is_dir():
-        from toolkit.preprocess.view import CorpusView
+    return grid_at(folder)
 
-        return CorpusView(folder)
-    return None
+
+def _unfinished(folder: Path) -> "View":
+    from toolkit.preprocess.view import CorpusView
+
+    return CorpusView(folder)

@@ -1,7 +1,8 @@
 """`toolkit inspect` and `toolkit verify`: what a folder holds decides how it is shown and which hashes are compared."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from toolkit.checkpoint.folders import step_folders
@@ -27,15 +28,30 @@ from toolkit.inspection.runs_table import find_runs, runs_table, watch_runs
 from toolkit.run import RunFolder
 from toolkit.run.corpora import OpenedCorpora
 from toolkit.run.remote_checkpoints import RemoteCheckpoint
+from toolkit.storage import list_objects
+from toolkit.work.show import View
+from toolkit.work.show import watch as watch_view
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
+GRID, UNFINISHED = "is a grid", "is a corpus in the making"
+"""What others know how to show: keys of `Views`."""
+_BEGUN = Path("unfinished", "begun.json")
+Views = Mapping[str, Callable[[Path], View]]
 
 
-def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), against: Path | None = None) -> None:
-    """Print what a corpus holds, where a run stands, what is in a checkpoint, or a table over all runs below a folder.
+def inspect(
+    folder: Path,
+    *,
+    num_rows: int,
+    views: Views = MappingProxyType({}),
+    overrides: Sequence[str] = (),
+    against: Path | None = None,
+) -> None:
+    """Print what a corpus holds, where a run stands, what is in a checkpoint, how far a grid or a corpus in the making
+    is, or a table over all runs below a folder.
 
     Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made. A run's switches of
     objective are compared with the run `against`.
@@ -55,6 +71,8 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), again
         _show(run_views(RunFolder(folder), None if against is None else RunFolder(against)))
     elif what == _RUNS:
         console().print(runs_table(folder))
+    elif what in views:
+        console().print(views[what](folder).picture())
     else:
         _show_corpus(Corpus(folder), row_settings(str(folder), overrides), num_rows, are_set=bool(overrides))
 
@@ -62,6 +80,11 @@ def inspect(folder: Path, *, num_rows: int, overrides: Sequence[str] = (), again
 def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
     """Print what a corpus in object storage holds, as `inspect` does, or a checkpoint: the newest, of several."""
     if (found := RemoteCheckpoint.newest(url)) is None:
+        if CORPUS_MANIFEST not in list_objects(url):
+            raise SettingsError(
+                f"nothing to inspect at {url}: there is neither a corpus (corpus.json) nor a checkpoint "
+                "(manifest.json). Give the URL of a corpus, of a checkpoint, or of a folder of checkpoints."
+            )
         corpus = OpenedCorpora(sizes="check").corpus(url)
         _show_corpus(corpus, row_settings(url, overrides), num_rows, are_set=bool(overrides))
         return
@@ -71,13 +94,17 @@ def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> No
     console().print("Its files were not read; what goes on from it compares each with its hash.")
 
 
-def watch(folder: Path) -> None:
-    """Show the table over all runs below a folder until Ctrl-C."""
-    if (what := _what_is(folder)) != _RUNS:
+def watch(folder: Path, *, views: Views) -> None:
+    """Show a grid or a corpus in the making until it is over, the table over all runs below a folder until Ctrl-C."""
+    what = _what_is(folder)
+    if what in views:
+        watch_view(views[what](folder))
+    elif what == _RUNS:
+        watch_runs(folder)
+    else:
         raise SettingsError(
             f"--watch shows all runs below a folder, and {folder} {what}. Leave it out, or give the folder above."
         )
-    watch_runs(folder)
 
 
 def _what_is(folder: Path) -> str:
@@ -86,8 +113,12 @@ def _what_is(folder: Path) -> str:
         return _CHECKPOINT
     if run.settings_file.exists() or run.checkpoints.exists():
         return _RUN
+    if (folder / _BEGUN).is_file():
+        return UNFINISHED
     if (folder / CORPUS_MANIFEST).exists():
         return _CORPUS
+    if (folder / "grid.toml").is_file() and any((folder / name).is_dir() for name in ("cells", ".work")):
+        return GRID
     if any(find_runs(folder)):
         return _RUNS
     raise SettingsError(
@@ -108,7 +139,7 @@ def _what_is_in(folder: Path) -> str:
         return f"it holds a Hugging Face model, which `{command}` makes a checkpoint of"
     if steps := sorted(path.name for path in folder.glob("step-*")):
         return f"it holds checkpoints; look at one of them: toolkit inspect {quoted(folder / steps[-1])}"
-    if (folder / "unfinished").is_dir():
+    if (folder / _BEGUN).is_file():
         return "its corpus is unfinished; start the same `toolkit preprocess` again"
     return "it holds no corpus, run or checkpoint"
 

@@ -118,13 +118,17 @@ def _items(corpus: UnfinishedCorpus) -> list[Item]:
     missing, unread = corpus.missing(), sorted(corpus.unread())
     items = [Item(item_key("read", number, ""), ("read", number)) for number in unread]
     if missing and not corpus.is_decided:
-        items.append(Item("decide", ("decide", -1), needs=tuple(item.key for item in items)))
-    before = "decide"
+        items.append(Item(DECIDE, ("decide", -1), needs=tuple(item.key for item in items)))
+    before = DECIDE
     for group in missing:
         key = item_key("write", group.number, corpus.why_reference)
         items.append(Item(key, ("write", group.number), needs=(before,)))
         before = key if corpus.settings.is_limited else before
     return items
+
+
+DECIDE = "decide"
+"""Key of the item that decides which documents are left out."""
 
 
 def item_key(step: Literal["read", "write"], number: int, why_reference: str) -> str:

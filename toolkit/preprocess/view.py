@@ -5,9 +5,17 @@ from pathlib import Path
 
 from toolkit.core.errors import CorpusError
 from toolkit.core.text import counted
-from toolkit.preprocess.tasks import item_key
+from toolkit.data import CORPUS_MANIFEST
+from toolkit.preprocess.tasks import DECIDE, item_key
 from toolkit.preprocess.writer.begun import Begun, read_begun
-from toolkit.preprocess.writer.groups import EXCLUDED, UNFINISHED_FOLDER, group_slices, written_groups
+from toolkit.preprocess.writer.groups import (
+    BEGUN,
+    EXCLUDED,
+    UNFINISHED_FOLDER,
+    WrittenGroup,
+    group_slices,
+    written_groups,
+)
 from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.commands import commands_at, work_folder
 from toolkit.work.show import Line, Pace
@@ -16,58 +24,99 @@ _MB = 1e6
 
 
 class CorpusView:
-    """The groups of a corpus that other commands make; CorpusError where what says how it was begun cannot be read."""
+    """The groups of a corpus that other commands make; CorpusError where what says how it was begun is damaged."""
 
     def __init__(self, folder: Path) -> None:
-        begun = read_begun(folder)
-        if begun is None:
-            raise CorpusError(f"{folder / UNFINISHED_FOLDER} is damaged. Start the same `toolkit preprocess` again.")
         self._folder, self._work = folder, work_folder(folder)
-        self._megabytes = _group_sizes(begun)
-        numbers = range(len(self._megabytes))
-        keys = [item_key(step, number, begun.why_reference) for step in ("read", "write") for number in numbers]
-        self._claims = Claims(Job(self._work, [Item(key) for key in keys]))
-        self._written, self._told, self._is_finished = set[int](), set[str](), False
+        self._begun: Begun | None = None
+        self._megabytes, self._written, self._told = list[float](), dict[int, WrittenGroup](), set[str]()
+        self._claims, self._pace = Claims(Job(self._work, [])), Pace(0)
         self.look()
-        self._pace = Pace(len(self._written))
+        if self._begun is None and (folder / UNFINISHED_FOLDER / BEGUN).exists():
+            raise _damaged(folder)
+        self._pace = Pace(self._num_written)
 
     def look(self) -> None:
         """Read what has been begun, has been written and has failed since the last look."""
-        self._is_finished = read_begun(self._folder) is None
-        self._written |= written_groups(self._folder, known=self._written).keys()
+        begun = read_begun(self._folder)
+        if begun is not None and begun != self._begun:
+            self._begin(begun)
+        self._begun = begun
+        self._written |= written_groups(self._folder, known=self._written)
         self._claims.look()
+
+    def _begin(self, begun: Begun) -> None:
+        """Look at a corpus whose sources or backend were others at the last look."""
+        try:
+            sources = [(int(size), version) for _, size, version in begun.key["sources"]]
+        except (KeyError, TypeError, ValueError):
+            raise _damaged(self._folder) from None
+        self._megabytes = [
+            sum(size / _MB for size, version in sources[its] if version != EXCLUDED)
+            for its in group_slices([size for size, _ in sources])
+        ]
+        numbers = range(len(self._megabytes))
+        keys = [item_key(step, number, begun.why_reference) for step in ("read", "write") for number in numbers]
+        self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), {}
+
+    @property
+    def _num_written(self) -> int:
+        return sum(map(self._is_kept, self._written))
+
+    def _is_kept(self, number: int) -> bool:
+        """True for a group that belongs to the corpus: by the backend that is in use, and of sources that it has."""
+        assert self._begun is not None
+        made_by = self._written[number].key.get("why_reference")
+        return number < len(self._megabytes) and made_by == self._begun.why_reference
 
     def is_over(self) -> bool:
         """True where the corpus is finished, or nobody makes it."""
-        return self._is_finished or not commands_at(self._work)
+        return self._begun is None or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
-        """What failed, and how far the corpus is."""
+        """What failed, and how far the corpus is each time that a group is written."""
         failures = [f"{key} failed: {message}" for key, message in self._claims.failed.items()]
-        for text in (*failures, self.picture()):
+        progress = [] if self.is_over() else [self._groups()]
+        for text in (*failures, *progress):
             if text not in self._told:
                 self._told.add(text)
-                yield Line(text, is_news=text in failures)
+                yield Line(text if text in failures else self.picture(), is_news=text in failures)
 
     def picture(self) -> str:
         """'3 of 8 source groups written (3,221 of 8,590 MB), 2 at work, 1 failed, 400 groups/h, 0:00:45 left'."""
-        if self._is_finished:
-            return f"the corpus in {self._folder} is finished"
-        total, claims, num_written = len(self._megabytes), self._claims, len(self._written)
-        megabytes = sum(self._megabytes[number] for number in self._written)
+        if self._begun is None:
+            is_finished = (self._folder / CORPUS_MANIFEST).exists()
+            return f"the corpus in {self._folder} is " + ("finished" if is_finished else "not there any more")
+        rest = "; nobody is at it, and the same `toolkit preprocess` goes on" * self.is_over()
+        if self._begun.is_merging:
+            return f"all {counted(len(self._megabytes), 'source group')} are written and become the corpus{rest}"
+        num_written, claims = self._num_written, self._claims
         parts = [
-            f"{num_written:,} of {counted(total, 'source group')} written "
-            f"({megabytes:,.0f} of {sum(self._megabytes):,.0f} MB)",
+            self._groups(),
             f"{len(claims.running):,} at work",
             f"{len(claims.failed):,} failed" * bool(claims.failed),
-            self._pace.text(num_written, total - num_written, "groups"),
+            self._pace.text(num_written, len(self._megabytes) - num_written, "groups") * (not self._is_limited),
         ]
-        rest = "; nobody is at it, and the same `toolkit preprocess` goes on" * self.is_over()
         return ", ".join(filter(None, parts)) + rest
 
+    @property
+    def _is_limited(self) -> bool:
+        """True where a limit ends it, perhaps before the last group."""
+        assert self._begun is not None
+        return any(self._begun.key.get(key) for key in ("--limit-documents", "--limit-tokens"))
 
-def _group_sizes(begun: Begun) -> list[float]:
-    """MB of the sources of each group."""
-    sources = begun.key["sources"]
-    slices = group_slices([size for _, size, _ in sources])
-    return [sum(size / _MB for _, size, version in sources[its] if version != EXCLUDED) for its in slices]
+    def _groups(self) -> str:
+        if self._begun is None:
+            return ""
+        megabytes = sum(self._megabytes[number] for number in self._written if self._is_kept(number))
+        return (
+            f"{self._num_written:,} of {'at most ' * self._is_limited}{counted(len(self._megabytes), 'source group')} "
+            f"written ({megabytes:,.0f} of {sum(self._megabytes):,.0f} MB)"
+        )
+
+
+def _damaged(folder: Path) -> CorpusError:
+    return CorpusError(
+        f"{folder / UNFINISHED_FOLDER / BEGUN} is damaged, or of an earlier version. Start the same "
+        "`toolkit preprocess` over with --overwrite."
+    )

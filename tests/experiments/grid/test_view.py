@@ -122,6 +122,8 @@ def test_a_grid_is_watched_from_outside_until_nobody_runs_it(tmp_path, toolkit):
     assert "validation accuracy 0.5000" in out
     code, out, _ = toolkit("inspect", plan.folder.path)
     assert (code, "validation accuracy 0.5000" in out) == (0, True)
+    code, _, err = toolkit("inspect", plan.folder.path, "--set", "data.windows=blocks")
+    assert (code, f"{plan.folder.path} is a grid. Leave it out" in " ".join(err.split())) == (2, True)
     # A folder in which somebody keeps the file of a grid is none.
     (tmp_path / "grid.toml").write_bytes(path.read_bytes())
     assert toolkit("inspect", tmp_path)[0] == 2

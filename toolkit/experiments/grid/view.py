@@ -46,7 +46,7 @@ class GridView:
         """Read what has ended since the last look; a result that another machine's cache hides is read later."""
         claims = self._claims
         claims.look()
-        self.running = Counter(self._cells[key].task for key in claims.begun)
+        self.running = Counter(self._cells[key].task for key in claims.running)
         failed = {self._cells[key]: message for key, message in claims.failed.items()}
         self._new += [cell for cell in failed if cell not in self.failed]
         self.failed = failed
@@ -109,7 +109,8 @@ class GridView:
         """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the sums."""
         from rich.table import Table
 
-        table = Table("task", caption=self.summary(), caption_justify="left")
+        rest = "; nobody is at it, and the same `toolkit grid` goes on" * (self.num_left > 0 and self.is_over())
+        table = Table("task", caption=self.summary() + rest, caption_justify="left")
         for name in ("done", "running", "diverged", "failed"):
             table.add_column(name, justify="right")
         table.add_column("best so far", overflow="fold")

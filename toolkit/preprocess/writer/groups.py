@@ -141,9 +141,10 @@ def note_written(folder: Path, written: WrittenGroup) -> None:
 
 def written_groups(corpus: Path, *, known: Collection[int] = ()) -> dict[int, WrittenGroup]:
     """Groups that are written, by number, in order, but those known; a damaged one counts for nothing."""
-    folder, found = corpus / UNFINISHED_FOLDER, dict[int, WrittenGroup]()
-    numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit()) if folder.exists() else []
-    for number in numbers:
+    names, found = list[str](), dict[int, WrittenGroup]()
+    with suppress(FileNotFoundError):  # where it is finished meanwhile
+        names = os.listdir(corpus / UNFINISHED_FOLDER)
+    for number in sorted(int(name) for name in names if name.isdigit()):
         if number not in known:
             with suppress(OSError, ValidationError):
                 content = (group_folder(corpus, number) / _RECORD).read_bytes()
