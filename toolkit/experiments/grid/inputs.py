@@ -35,7 +35,7 @@ from toolkit.finetuning import (
 from toolkit.finetuning.encoder_source import model_loading
 from toolkit.finetuning.named.datasets import NamedDataset, named_dataset
 from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
-from toolkit.model_folder import read_config
+from toolkit.model_folder import CONFIG_FILE, read_config
 from toolkit.run.folder import RunFolder, kept_checkpoints
 
 
@@ -220,8 +220,21 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
     if hub is HubAccess.CACHED and "@" not in entry.path and HubName.parse(entry.path):
         commit = None
         with suppress(OSError, ValueError):
-            commit = read_config(entry.path, local_files_only=True)._commit_hash
+            commit = _commit_of(entry.path, local_files_only=True)
         return ResolvedModel(entry, entry.path, None if commit is None else {"commit": str(commit)})
     with model_loading(entry.path):
-        commit = read_config(entry.path)._commit_hash
+        read_config(entry.path)
+        commit = _commit_of(entry.path)
     return ResolvedModel(entry, entry.path, {"commit": str(commit)})
+
+
+def _commit_of(model: str, *, local_files_only: bool = False) -> str | None:
+    """The commit of a model on the hub, which the path of its configuration in the cache names.
+
+    Raises what transformers raises.
+    """
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    file = cached_file(model, CONFIG_FILE, local_files_only=local_files_only)
+    commit: str | None = extract_commit_hash(file, None)
+    return commit
