@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.checkpoints import write_tiny_run
 from tests.support.grids import write_data, write_grid
+from tests.support.hf_decoders import edit_json
 from tests.support.hf_encoders import save_encoder
 from tests.support.sources import ROOT
 from toolkit.checkpoint.manifest import read_manifest
@@ -121,6 +122,26 @@ def test_an_unknown_metric_is_found_before_a_data_set_is_fetched(
         finetune("sc", tmp_path / "eurobert", output=tmp_path / "alone", dataset="sst2", settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("old", "first", "second", "trainings"),
+    [
+        ("batch_rows = 4\n", "", "batch_rows = 32\n", 4),
+        ("/train.", "/train.", "/./train.", 4),
+        ("batch_rows = 4\n", "", "batch_rows = 8\n", 8),
+    ],
+)
+def test_trainings_are_counted_as_they_are_planned(
+    tmp_path: Path, old: str, first: str, second: str, trainings: int
+) -> None:
+    """Of two tasks of one file that spell it, or a default, otherwise; and of two that differ."""
+    path = write_grid(tmp_path, kinds=("sc",))
+    head, task = path.read_text().split("[[task]]\n")
+    twins = [task.replace(old, first), task.replace(old, second).replace("name = 'sc'", "name = 'twin'")]
+    path.write_text("[[task]]\n".join([head, *twins]))
+    plan = GridPlan(load_grid(path))
+    assert (len(plan.cells_by_training), grid_counts(plan.grid)["trainings"]) == (trainings, trainings)
+
+
 def test_a_diverged_cell_is_tried_again_where_it_is_declared_otherwise(tmp_path: Path) -> None:
     given: dict[str, Any] = {"kinds": ("sc",), "rates": (1e30,), "seeds": (0,)}
     plan = GridPlan(load_grid(write_grid(tmp_path, **given)))
@@ -166,6 +187,28 @@ def test_a_dry_run_says_what_would_be_fetched(
     assert "16 cells (2 models, 2 tasks), 0 done, 16 would run" in said
     assert "would be fetched from the Hugging Face hub first: data set sst2, model nobody/nothing\n" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("model_type", ["eurobert", "sl_model"])
+def test_a_model_of_the_hub_has_its_commit_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
+) -> None:
+    """Offline, as on a node of a cluster; models of the paper name code, which is not run."""
+    commit, repository = "0123456789abcdef" * 2 + "01234567", tmp_path / "cache" / "models--ORG--NAME"
+    snapshot = save_encoder("eurobert", repository / "snapshots" / commit)
+    edit_json(snapshot / "config.json", model_type=model_type)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    path = write_grid(tmp_path, kinds=("sc",))
+    path.write_text(path.read_text() + "[[model]]\nname = 'other'\npath = 'ORG/NAME'\n")
+    for hub in HubAccess:
+        plan = GridPlan(load_grid(path), hub=hub)
+        plan.check_models(plan.cells)
+        assert plan.unfetched == []
+        contents = {plan.task(cell).model.entry.name: plan.task(cell).model.contents for cell in plan.cells}
+        assert contents["other"] == {"commit": commit}
 
 
 def test_a_checkpoint_is_the_same_without_its_moments(tmp_path: Path) -> None:

@@ -5,16 +5,17 @@ declaration, and would diverge again.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from toolkit.core.settings import expectation
+from toolkit.core.settings import expectation, validated
 from toolkit.core.text import json_kind
-from toolkit.experiments.grid.declaration import Grid
-from toolkit.finetuning.settings import UNTRAINED, Split
+from toolkit.experiments.grid.declaration import Grid, TaskEntry
+from toolkit.finetuning.settings import UNTRAINED, FinetuningSettings, Split
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -59,26 +60,60 @@ def grid_counts(grid: Grid) -> dict[str, int]:
 
     Tasks that train alike are one training for each model, rate and seed, as `GridPlan.training` finds by hashes.
     """
-    from toolkit.finetuning.named.datasets import named_dataset
-
     num_models = sum(len(model.chosen) or 1 for model in grid.model)
-    num_cells, trained = 0, dict[str, set[tuple[float, int]]]()
+    num_cells, num_trainings, by_data = 0, 0, dict[str, list[TaskEntry]]()
     for task in grid.task:
-        options = grid.options(task)
-        data: list[object] = [task.train, task.validation is None]
-        if task.dataset is not None:
-            named = named_dataset(task.dataset, task=task.kind)
-            data = [named.splits(options.get("protocol", "standard"))[Split.TRAIN].name, dict(named.paper_settings)]
-        own = {(rate, seed) for rate in grid.rates(task) for seed in grid.seeds(task)}
-        num_cells += len(own)
+        num_cells += len(_rates_and_seeds(grid, task))
         if task.kind not in UNTRAINED:
-            trained.setdefault(json.dumps([task.kind, options, data], default=str), set()).update(own)
+            by_data.setdefault(_training_data(grid, task), []).append(task)
+    for tasks in by_data.values():
+        trained = dict[str, set[tuple[float, int]]]()
+        # The settings of a kind load torch, which takes seconds: only where it matters what they make of the options.
+        is_plain = (
+            len({json.dumps([grid.options(task), list(task.options), _paper_settings(task)]) for task in tasks}) == 1
+        )
+        for task in tasks:
+            settings = "" if is_plain else _settings(grid, task).model_dump_json()
+            trained.setdefault(settings, set()).update(_rates_and_seeds(grid, task))
+        num_trainings += sum(map(len, trained.values()))
     return {
         "models": num_models,
         "tasks": len(grid.task),
         "cells": num_models * num_cells,
-        "trainings": num_models * sum(map(len, trained.values())),
+        "trainings": num_models * num_trainings,
     }
+
+
+def _paper_settings(task: TaskEntry) -> Mapping[str, Any]:
+    from toolkit.finetuning.named.datasets import named_dataset
+
+    return {} if task.dataset is None else dict(named_dataset(task.dataset, task=task.kind).paper_settings)
+
+
+def _rates_and_seeds(grid: Grid, task: TaskEntry) -> set[tuple[float, int]]:
+    return {(rate, seed) for rate in grid.rates(task) for seed in grid.seeds(task)}
+
+
+def _training_data(grid: Grid, task: TaskEntry) -> str:
+    """The kind, and what `ResolvedTask.training_data` is of, by its name."""
+    from toolkit.finetuning.named.datasets import named_dataset
+
+    if task.dataset is None:
+        return json.dumps([task.kind, os.path.normpath(task.train or ""), task.validation is None])
+    named = named_dataset(task.dataset, task=task.kind)
+    return json.dumps([task.kind, named.splits(grid.options(task).get("protocol", "standard"))[Split.TRAIN].name])
+
+
+def _settings(grid: Grid, task: TaskEntry) -> FinetuningSettings:
+    """Those that a plan finds."""
+    from toolkit.finetuning import get_task
+    from toolkit.finetuning.named.datasets import named_dataset
+
+    options = grid.options(task)
+    settings = validated(get_task(task.kind).Settings, options, origin=f"[[task]] {task.name}")
+    if task.dataset is None:
+        return settings
+    return named_dataset(task.dataset, task=task.kind).settings(settings, shared=options.keys() - task.options.keys())
 
 
 class Score(BaseModel):
