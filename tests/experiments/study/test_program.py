@@ -28,6 +28,8 @@ from toolkit.experiments.study.program import (
 )
 from toolkit.run.load import declare_run
 
+SPLITS = ("train", "validation", "test")
+
 
 def test_the_papers_comparison_in_figures(capsys):
     show_plan("paper-from-scratch", tflops=396.0)
@@ -185,12 +187,24 @@ def test_a_run_folder_that_cannot_be_written_is_named(tmp_path):
         run_study(write_study(tmp_path, ["clm 8"]))
 
 
+@pytest.mark.parametrize(
+    ("keep", "said"), [("", "2 models, 1 task"), ("keep = [5]", "4 models (the ends, and checkpoints of keep), 1 task")]
+)
+def test_the_models_of_the_grid_are_explained_where_they_are_more_than_those_of_the_study(tmp_path, capsys, keep, said):
+    write_run(tmp_path, phase_steps=4)
+    path = Path(write_study(tmp_path, ["clm 8", "mlm 8"], study=keep))
+    task = '[[task]]\nname = "S"\nkind = "sc"\n' + "".join(f'{name} = "{name}.tsv"\n' for name in SPLITS)
+    path.write_text(path.read_text() + task)
+    show_plan(str(path))
+    assert f"grid: {said}: " in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_file_that_a_task_lacks_is_told_before_training(tmp_path):
     write_run(tmp_path, phase_steps=4)
     source = write_study(tmp_path, ["clm 8"])
     with open(source, "a") as file:
         file.write('[[task]]\nname = "S"\nkind = "sc"\ntext_columns = ["text"]\n')
-        file.writelines(f'{split} = "{tmp_path}/{split}.tsv"\n' for split in ("train", "validation", "test"))
+        file.writelines(f'{split} = "{tmp_path}/{split}.tsv"\n' for split in SPLITS)
     with pytest.raises(SettingsError, match=r"\[\[task\]\] S: train = '.*train\.tsv' does not exist"):
         run_study(source)
     assert not (tmp_path / "study").exists()
@@ -226,6 +240,24 @@ def test_a_block_keeps_steps_of_its_own_models(tmp_path):
     study, tree = open_study(str(path))
     assert {name: leaf.kept for name, leaf in tree.leaves.items()} == {clm: (2, 4, 8), mlm: (8,), short: (5, 7)}
     assert {"training_step", "training_flops"} < {*axis_labels(study)}
+
+
+def test_blocks_keep_a_step_that_they_share(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    path = Path(write_study(tmp_path, ["clm 4 + mlm 2"]))
+    more = '[[models]]\nkeep = [2]\naxes.schedule = ["clm 4 + mlm 4"]\n'
+    path.write_text(path.read_text().replace("[[models]]\n", "[[models]]\nkeep = [2]\n") + more)
+    _, tree = open_study(str(path))
+    kept = {name: leaf.keep for name, leaf in tree.leaves.items() if leaf.keep}
+    assert kept == {"run-clm-4-mlm40-8": {2: ("keep of block 1", "keep of block 2")}}
+
+
+def test_a_block_with_from_keeps_steps_of_its_source_under_the_name_of_the_source(tmp_path):
+    write_run(tmp_path, phase_steps=4)
+    path = Path(write_study(tmp_path, ["clm 4"]))
+    path.write_text(path.read_text() + '[[models]]\nfrom = "run-clm-4"\nkeep = [2, 6]\naxes.schedule = ["mlm 4"]\n')
+    _, tree = open_study(str(path))
+    assert [(leaf.fork, tuple(leaf.keep)) for leaf in tree.leaves.values()] == [(0, (2,)), (4, (6,))]
 
 
 def test_the_papers_evaluation_is_counted(capsys):

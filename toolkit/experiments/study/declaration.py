@@ -65,7 +65,8 @@ class ModelBlock(Settings):
     rewarm: RewarmSettings | None = None
     """With `from`."""
     keep: tuple[Step, ...] = Field((), strict=False)
-    """As `study.keep`, of the models of the block alone; where they share a step with others, one run has it."""
+    """As `study.keep`, of the models of the block alone, counted from the first weights, also with `from`; a step that
+    they share with others, such as those of a source, is kept by the run that makes it, and has that run's name."""
 
 
 class MachineSettings(Settings):

@@ -53,9 +53,10 @@ def show_study(
     disk = "" if estimate.disk_bytes is None else f"disk {estimate.disk_bytes / 1e9:,.0f} GB: "
     screen.print(f"{disk}{counted(len(estimate.kept), 'checkpoint')} kept, {forks:,} of them to fork from")
     if grid is not None:
-        sizes = (
-            f"{counted(grid['models'], 'model')} (the ends, and checkpoints of keep), {counted(grid['tasks'], 'task')}"
-        )
+        models = counted(grid["models"], "model")
+        if grid["models"] > len(tree.leaves):
+            models += " (the ends, and checkpoints of keep)"
+        sizes = f"{models}, {counted(grid['tasks'], 'task')}"
         screen.print(f"grid: {sizes}: {counted(grid['cells'], 'cell')} of {counted(grid['trainings'], 'training')}")
     if reason := tree.why_nothing_is_shared():
         screen.print(f"nothing is shared: {reason}")

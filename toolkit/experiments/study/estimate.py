@@ -84,11 +84,11 @@ class Speed:
         return (alone, shared) if self._measured else None
 
 
-def missed_steps(leaf: Leaf) -> dict[int, str]:
+def missed_steps(leaf: Leaf) -> dict[int, tuple[str, ...]]:
     """Of `Leaf.keep` those that a run is past, and whose checkpoints it does not have: it began without them."""
     folder = leaf.model.run.folder
     newest, there = folder.newest_step(), {step for step, _ in folder.steps()}
-    return {step: key for step, key in leaf.keep.items() if step not in there and step < newest}
+    return {step: keys for step, keys in leaf.keep.items() if step not in there and step < newest}
 
 
 def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dict[str, Any]:

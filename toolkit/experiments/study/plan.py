@@ -222,7 +222,7 @@ class StudyPlan:
 
     def _tell_missed_steps(self) -> None:
         for name, leaf in self.tree.leaves.items():
-            for step, key in missed_steps(leaf).items():
+            for step, (key, *_) in missed_steps(leaf).items():
                 self.notes.append(
                     f"{name}: it has no checkpoint of step {step:,}, which {key} names, and is at "
                     f"{self.done(name):,}; it is left out. To have it, remove {self.folder(name).path}"

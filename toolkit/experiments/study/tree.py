@@ -22,8 +22,8 @@ class Leaf:
     """Updates that the giver, and those before it, have made by then."""
     cuts: tuple[int, ...] = ()
     """Steps of its own at which others begin, ascending."""
-    keep: Mapping[int, str] = field(default_factory=dict)
-    """Steps that the file keeps, of it or of a model that has made the same steps, with the key that names each: those
+    keep: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Steps that the file keeps, of it or of a model that has made the same steps, with the keys that name each: those
     that it trains itself, before its learning rate decays."""
 
     @property
@@ -115,7 +115,7 @@ class Tree:
 
     def check_keep(self) -> None:
         """Refuse a step to keep that none of its models has."""
-        kept = {each for leaf in self.leaves.values() for each in leaf.keep.items()}
+        kept = {(step, key) for leaf in self.leaves.values() for step, keys in leaf.keep.items() for key in keys}
         for leaf in self.leaves.values():
             for step, key in leaf.model.keep.items():
                 if (step, key) not in kept:
@@ -127,19 +127,18 @@ class Tree:
                         f"longest has {counted(longest, 'step')}. Take it out."
                     )
 
-    def _keep(self, model: Model, fork: int, models: Sequence[Model]) -> dict[int, str]:
+    def _keep(self, model: Model, fork: int, models: Sequence[Model]) -> dict[int, tuple[str, ...]]:
         """`Leaf.keep`."""
         limits = {
             other.name: model.total_steps if other is model else self.parting(model.name, other.name).step
             for other in models
         }
-        found = {
-            step: key
-            for other in models
-            for step, key in other.keep.items()
-            if fork < step <= limits[other.name] and not model.run.plan.has_decayed(step)
-        }
-        return dict(sorted(found.items()))
+        found: dict[int, dict[str, None]] = {}
+        for other in models:
+            for step, key in other.keep.items():
+                if fork < step <= limits[other.name] and not model.run.plan.has_decayed(step):
+                    found.setdefault(step, {})[key] = None
+        return {step: tuple(keys) for step, keys in sorted(found.items())}
 
     def _rank(self, model: Model, models: Sequence[Model]) -> tuple[int, int, int]:
         """A model that another one goes on from is a run of its own, so it is placed before; then the longest, and
