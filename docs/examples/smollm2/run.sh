@@ -18,10 +18,13 @@ mkdir -p "$5" && cd "$5"
 for part in testa testb; do                     # the first 1,000 sentences: a cell spends its time on them
     awk -v RS= -v ORS='\n\n' 'NR <= 1000' "data/conll2003/eng.$part" > "data/eng.$part"
 done
-cp -n "$here"/{pretrain,study,grid}.toml .
+for file in {pretrain,study,grid}.toml; do test -e "$file" || cp "$here/$file" .; done
 test -e models/decoder || toolkit convert --from-hf "$decoder" models/decoder
 if test -d "$minilm"; then ln -sfn "$minilm" models/minilm
-else test -e models/minilm || hf download "$minilm" --local-dir models/minilm; fi
+elif ! test -e models/minilm; then
+    hf download "$minilm" --local-dir models/minilm.part
+    mv models/minilm.part models/minilm
+fi
 test -f corpus/corpus.json ||
     toolkit preprocess "$text" --tokenizer models/decoder --output corpus --holdout 0.01 --eod '<|endoftext|>'
 toolkit study study.toml
