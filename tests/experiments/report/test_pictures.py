@@ -150,10 +150,12 @@ def test_flops_tell_no_lines_apart(tmp_path: Path) -> None:
         for size in ("7m", "17m")
         for ratio in (0.2, 0.4)
     }
-    assert _lines(labels, "mask_ratio") == {
-        "model size 7m": ["7m-0.2", "7m-0.4"],
-        "model size 17m": ["17m-0.2", "17m-0.4"],
+    lines = {
+        name: [row.name for row in rows] for name, rows in lines_of(_level(tmp_path, labels), "mask_ratio").items()
     }
+    assert lines == {"model size 7m": ["7m-0.2", "7m-0.4"], "model size 17m": ["17m-0.2", "17m-0.4"]}
+    asked = _level(tmp_path, labels, x="mask_ratio", lines=["training_flops"])
+    assert len(lines_of(asked, "mask_ratio")) == 4
     apart = {"a": {"mask_ratio": 0.2, "data": "x"}, "b": {"mask_ratio": 0.4, "data": "y"}}
     names = [picture.name for picture in label_pictures(_level(tmp_path, apart))]
     assert names == ["models-by-mask-ratio", "models-by-data"]

@@ -62,8 +62,7 @@ def _axis(level: Level, name: str) -> Axis | None:
 
 
 def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
-    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines, but
-    for tokens and FLOPs.
+    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines.
 
     Checkpoints of runs, drawn along their training, have a line for each run, its end included. A row without a label
     that others have (a pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are
@@ -75,8 +74,7 @@ def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
         runs = {row.labels.get(RUN) for row in rows}
         beside = [row for row in rows if row.labels.get(RUN, row.name) not in runs]
         rows = [row for row in rows if row.labels.get(RUN, row.name) in runs]
-    # How much a row took tells it apart from all others: FLOPs differ with the mask ratio alone.
-    chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN, TOKENS, FLOPS}
+    chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN}
     names = [name for name in varying_labels(rows) if name in chosen - {axis, SEED}]
     keys = {id(row): tuple(row.labels.get(name, row.name if name == RUN else None) for name in names) for row in rows}
     lines = [

@@ -18,7 +18,7 @@ from toolkit.experiments.grid.cell_folder import CellFolder, Record, record_diff
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.grid.folder import Declaration, GridFolder, ModelInfo
 from toolkit.experiments.report.read.completeness import MissingCell, MissingReason, missing_cells
-from toolkit.experiments.report.read.labels import FLOPS, RUN, STEP, Shown
+from toolkit.experiments.report.read.labels import FLOPS, RUN, STEP, TOKENS, Shown
 from toolkit.experiments.report.read.tasks import TaskInfo, tasks_with_cells
 
 # What makes cells of one table differ.
@@ -173,7 +173,9 @@ def _shown(file: Declaration) -> Shown:
     labels = tuple(dict.fromkeys(name for model in file.models for name in model.labels or () if name != RUN))
     given = file.report
     x = (*labels, *([FLOPS] if STEP in labels else [])) if given.x is None else given.x
-    return Shown(x, x if given.lines is None else given.lines, given.order)
+    # How much a model took tells it apart from all others: FLOPs differ with the mask ratio alone.
+    lines = tuple(name for name in x if name not in (TOKENS, FLOPS)) if given.lines is None else given.lines
+    return Shown(x, lines, given.order)
 
 
 def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> ModelInfo:
