@@ -47,7 +47,7 @@ def sources(source, monkeypatch):
 def faulty(monkeypatch, cache):
     """gigatoken with a tokenizer.json that lacks one merge."""
 
-    def open_faulty(tokenizer, *, characters=None):
+    def open_faulty(tokenizer, *, characters=None, num_threads=None):
         content = json.loads(fast_form(tokenizer))
         lost = content["model"]["merges"].pop(0)
         del content["model"]["vocab"]["".join(lost)]
@@ -64,6 +64,17 @@ def test_both_engines_write_the_same_bytes(prepare, source, tmp_path):
     assert not fast.why_reference
     assert slow.why_reference == "asked for with --engine reference"
     assert all_files(tmp_path / "fast") == all_files(tmp_path / "slow")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_fast_backend_of_one_worker_has_no_threads(prepare, source, monkeypatch, workers):
+    """In the command that begins a corpus, too, which tries it first."""
+    opened, open_fast = [], FastBackend.open
+    monkeypatch.setattr(
+        FastBackend, "open", lambda *given, **named: opened.append(open_fast(*given, **named)) or opened[-1]
+    )
+    assert not prepare(source, workers=workers).why_reference
+    assert [backend._is_shared for backend in opened] == [workers > 1]
 
 
 def test_the_reference_asked_for_later_does_not_keep_shards_of_the_fast_encoder(prepare, sources, tmp_path):

@@ -57,9 +57,9 @@ class FastBackend:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts, num_callers: int | None = None
+        self, tokenizer: Tokenizer, content: bytes, fallback_texts: FallbackTexts, num_threads: int | None = None
     ) -> None:
-        self._is_shared = num_callers != 1
+        self._is_shared = num_threads != 1
         self._tokenizer, self._content, self._fallback_texts = tokenizer, content, fallback_texts
         self.mismatched_characters: Sequence[str] = ()
         self._renewal = threading.Lock()
@@ -69,14 +69,14 @@ class FastBackend:
 
     @classmethod
     def open(
-        cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None, num_callers: int | None = None
+        cls, tokenizer: Tokenizer, *, characters: Iterable[str] | None = None, num_threads: int | None = None
     ) -> "FastBackend":
         """Open the fast backend of a tokenizer and find out which texts it supports.
 
         Args:
             characters: on which of these both agree is found out; by default on those that stand for all of Unicode,
                 which takes one to three seconds.
-            num_callers: threads that call it; None: any number. For one alone gigatoken does without threads of its
+            num_threads: threads that call it; None: any number. For one alone gigatoken does without threads of its
                 own, which cost two processes on two cores 6 % of their time.
 
         Raises:
@@ -85,7 +85,7 @@ class FastBackend:
         """
         content = fast_form(tokenizer)
         special, plain = added_tokens(tokenizer)
-        backend = cls(tokenizer, content, FallbackTexts(special, []), num_callers)
+        backend = cls(tokenizer, content, FallbackTexts(special, []), num_threads)
         strings = [*special, *(text for text in plain if backend.check([text, f"a{text}b {text}{text} "]) is not None)]
         numerals = numerals_for_reference(tokenizer)
         looked_at = sample_characters() if characters is None else characters

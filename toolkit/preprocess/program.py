@@ -141,7 +141,9 @@ def _open(
             if sum(file.num_bytes for file in corpus.files) >= _LONG_BYTES:
                 beginnings = (text[:SAMPLED_CHARACTERS] for text in _texts(corpus))
                 encode_as_saved(tokenizer, islice(beginnings, _NUM_TRIED))
-            choice = choose_backend(tokenizer, engine=settings.engine, texts=_texts(corpus))
+            choice = choose_backend(
+                tokenizer, engine=settings.engine, texts=_texts(corpus), num_threads=settings.workers
+            )
             start_over(output, corpus.key, why_reference=choice.why_reference)
         elif settings.is_limited:
             check_nobody_writes(output)

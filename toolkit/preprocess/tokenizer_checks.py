@@ -37,11 +37,12 @@ class BackendChoice:
 
 
 def choose_backend(
-    tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str]
+    tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str], num_threads: int | None
 ) -> BackendChoice:
     """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
 
-    For a short input it would not be worth opening. `texts` are the documents from the first on, read as far as needed.
+    For a short input it would not be worth opening. `texts` are the documents from the first on, read as far as needed;
+    `num_threads` will call the backend, None: any number.
     """
     if engine == "reference":
         return BackendChoice(tokenizer, "asked for with --engine reference")
@@ -55,7 +56,7 @@ def choose_backend(
         try:
             proof = proof_of(tokenizer)
             mismatched_characters = proof.read()
-            fast = FastBackend.open(tokenizer, characters=mismatched_characters)
+            fast = FastBackend.open(tokenizer, characters=mismatched_characters, num_threads=num_threads)
         except PackageNotFoundError as error:
             return BackendChoice(tokenizer, f"{error.name} is not installed (the extra `fast`)")
         except FastUnavailable as error:
@@ -79,7 +80,7 @@ def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int |
         return BackendChoice(tokenizer, why_reference)
     try:
         characters = proof_of(tokenizer).read()
-        return BackendChoice(FastBackend.open(tokenizer, characters=characters, num_callers=num_threads))
+        return BackendChoice(FastBackend.open(tokenizer, characters=characters, num_threads=num_threads))
     except (FastUnavailable, PackageNotFoundError) as error:
         raise UserError(
             f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "
