@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from toolkit.model import model_settings
-from toolkit.model.growth import Growth, _middle
+from toolkit.model.growth import Growth, _middle, shape_in_words
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 
@@ -69,3 +69,9 @@ def test_what_cannot_be_tiled_is_said(changes: dict[str, int], problem: str | No
     small = model_settings("test", vocab_size=64)
     found = Growth(small, small.model_copy(update=changes)).problem()
     assert found == problem if problem is None else problem in str(found)
+
+
+def test_a_head_with_a_width_of_its_own_is_told() -> None:
+    small = tiny_settings(**MODEL_OPTIONS["ultrabert"])
+    assert shape_in_words(small).endswith(f" of keys), a head of width {small.prediction_head_size}")
+    assert shape_in_words(tiny_settings(**MODEL_OPTIONS["modernbert"])).endswith(" of keys)")

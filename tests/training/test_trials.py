@@ -110,6 +110,16 @@ def test_blocks_that_compute_something_else_when_compiled_are_not(compiled, foun
     assert _reason(monkeypatch, {}).startswith(found)
 
 
+@pytest.mark.parametrize(("every", "tried"), [(1, ("full_attention",)), (2, ("sliding_attention", "full_attention"))])
+def test_blocks_that_are_tried_reach_what_the_model_s_do(every, tried, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        compiled_blocks, "compile_blocks_", lambda encoder: seen.append(encoder.model.settings.layer_types)
+    )
+    assert _reason(monkeypatch, MODEL_OPTIONS["ultrabert"] | {"global_attn_every_n_layers": every}) is None
+    assert seen == [tried]
+
+
 def _reason(monkeypatch, options):
     # Its compiled functions are kept for the life of the process.
     monkeypatch.setattr(compiled_blocks, "Compiled", CrossEntropyForm)

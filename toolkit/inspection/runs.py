@@ -230,8 +230,9 @@ def _model_line(model: ModelSettings) -> str:
     shape = f"{model.num_hidden_layers} layers of width {model.hidden_size:,}, {heads}, feed-forward "
     shape += f"{model.intermediate_size:,}"
     if model.narrowest_window is not None:
-        every = model.global_attn_every_n_layers
-        shape = f"{model.family}, {shape}, windows of {model.local_attention} but in 1 of {every} layers"
+        num_full = model.layer_types.count("full_attention")
+        where = f"but in {num_full} of {model.num_hidden_layers} layers" if num_full else "in all layers"
+        shape = f"{model.family}, {shape}, windows of {model.local_attention} {where}"
     if model.vocab_size is None:
         return shape
     counts = parameter_counts(model)

@@ -41,7 +41,7 @@ def reason_against_compiling(
 
     # One block sees all and one a window; ModernBERT's first, which sees all, has no norm before attention.
     layers = 1 if settings.narrowest_window is None else 2
-    shape = {"num_hidden_layers": layers, "global_attn_every_n_layers": 2}
+    shape = {"num_hidden_layers": layers, "global_attn_every_n_layers": layers}
     shape |= {"vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
     with torch.device("meta"):
         encoder = Encoder(settings.model_copy(update=shape))

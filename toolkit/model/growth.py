@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from toolkit.core.text import counted
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import family_of
-from toolkit.model.parameters import BLOCKS, Axis, parameter_axes
+from toolkit.model.parameters import BLOCKS, Axis, behind_blocks, parameter_axes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_GROWING = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "key_value_heads"),
+GROWING = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
     "prediction_head_size",
 )
+"""Keys of `[model]` that may be larger in the larger model."""
 
 
 class Growth:
@@ -44,7 +45,8 @@ class Growth:
         small, large = self.small, self.large
         if large.family != small.family:
             return f"the model is of the family {small.family} there, and of {large.family} here"
-        shrinking = [key for key in _GROWING if getattr(large, key) < getattr(small, key)]
+        before, after = _sizes(small), _sizes(large)
+        shrinking = [key for key in GROWING if after[key] < before[key]]
         if shrinking:
             return f"{', '.join(shrinking)} would shrink"
         if large.head_size != small.head_size:
@@ -100,10 +102,17 @@ class Growth:
 def shape_in_words(settings: ModelSettings) -> str:
     """The sizes that can grow."""
     layers = counted(settings.num_hidden_layers, "layer")
+    has_width = any("P" in axes for axes in behind_blocks(settings).values())
+    head = f", a head of width {settings.prediction_head_size}" if has_width else ""
     return (
         f"{layers} of width {settings.hidden_size} and {settings.intermediate_size}, "
-        f"{settings.num_attention_heads} heads ({settings.key_value_heads} of keys)"
+        f"{settings.num_attention_heads} heads ({settings.key_value_heads} of keys){head}"
     )
+
+
+def _sizes(settings: ModelSettings) -> dict[str, int]:
+    """Sizes by the keys that may grow, with the default filled in."""
+    return {key: getattr(settings, key) for key in GROWING} | {"num_key_value_heads": settings.key_value_heads}
 
 
 def _group(settings: ModelSettings) -> int:

@@ -57,7 +57,7 @@ class Head(nn.Module):
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, settings.hidden_size))
-        has_bias = family_of(settings).transform == "dense"
+        has_bias = family_of(settings).has_head_bias
         self.bias = nn.Parameter(torch.empty(vocab_size)) if has_bias else None
         self.columns = VocabularyColumns()
         self.form: CrossEntropyForm = EAGER

@@ -75,11 +75,13 @@ def of_block(settings: ModelSettings, number: int) -> Axes:
 def behind_blocks(settings: ModelSettings) -> Axes:
     """Parameters of the final norm and the head, whose matrix may be the embedding's."""
     axes: Axes = {"model.norm.weight": ("D",)}
-    transform = family_of(settings).transform
-    if transform == "dense":
-        axes |= {"head.dense.weight": ("D", "D"), "head.norm.weight": ("D",), HEAD_BIAS: ("V",)}
-    elif transform == "two products":
+    family = family_of(settings)
+    if family.transform == "dense":
+        axes |= {"head.dense.weight": ("D", "D"), "head.norm.weight": ("D",)}
+    elif family.transform == "two products":
         axes |= {"head.linear1.weight": ("P", "D"), "head.linear2.weight": ("D", "P")}
+    if family.has_head_bias:
+        axes[HEAD_BIAS] = ("V",)
     if not settings.tie_word_embeddings:
         axes[HEAD] = ("V", "D")
     return axes

@@ -10,7 +10,7 @@ from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.settings import explain
 from toolkit.model.config import ModelSettings
-from toolkit.model.growth import Growth, shape_in_words
+from toolkit.model.growth import GROWING, Growth, shape_in_words
 from toolkit.objectives.registry import declare
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
@@ -19,10 +19,6 @@ ROPE = ("rope_", "local_rope_")
 """Beginnings of the keys of `[model]` that say how positions are rotated."""
 # What no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
-_GROWING = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    "prediction_head_size",
-)
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "data.validation"),
     *("run.dir", "run.cache_gb"),
@@ -90,7 +86,7 @@ def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[
             "Make no size smaller, and keep the width of a head."
         )
     # However it is given, the width of a head is the same.
-    return (*_GROWING, "head_dim")
+    return (*GROWING, "head_dim")
 
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:

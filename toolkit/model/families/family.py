@@ -63,8 +63,10 @@ class Family(ABC):
     has_embedding_norm: ClassVar[bool]
     """Embeddings are normed; the first block then has no norm before its attention."""
     transform: ClassVar[Literal["dense", "two products"] | None]
-    """What hidden states pass before the head's matrix: a product, GELU and a norm, and then it adds a bias; two
-    products through another width, with GELU after each; or nothing."""
+    """What hidden states pass before the head's matrix: a product, GELU and a norm; two products through another width,
+    with GELU after each; or nothing."""
+    has_head_bias: ClassVar[bool]
+    """The head's matrix adds a bias."""
     scaled_by_depth: ClassVar[tuple[str, ...]]
     """Endings of the names of weights whose initial values are divided by sqrt(2 x layers)."""
     types: ClassVar[Mapping[str, HubType]]

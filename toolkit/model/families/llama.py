@@ -30,6 +30,7 @@ class Llama(Family):
     activation = "silu"
     has_embedding_norm = False
     transform = None
+    has_head_bias = False
     scaled_by_depth = ()
     types: ClassVar = {
         "llama": HubType("Llama, SmolLM, TinyLlama"),

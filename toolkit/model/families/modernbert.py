@@ -55,6 +55,7 @@ class ModernBert(Family):
     activation = "gelu"
     has_embedding_norm = True
     transform = "dense"
+    has_head_bias = True
     # Those that add to the stream, and the head's (appendix A).
     scaled_by_depth = ("o_proj.weight", "down_proj.weight", "head.dense.weight")
     types: ClassVar = {

@@ -70,7 +70,10 @@ def windows_of(config: Any, family: str) -> dict[str, Any]:
 
 def unsupported_windows(config: Any, family: str) -> Iterator[str]:
     """Orders of layers and angles that ours has not."""
-    for layer_type, angles in config.rope_parameters.items():
+    by_type = {key: angles for key, angles in config.rope_parameters.items() if isinstance(angles, dict)}
+    if len(by_type) < len(config.rope_parameters):
+        yield "one base of angles for all layers (rope_parameters)"
+    for layer_type, angles in by_type.items():
         if angles.get("rope_type", "default") != "default":
             yield f"rotary angles of type {angles['rope_type']!r} (rope_parameters of {layer_type})"
         if angles["rope_theta"] is None:

@@ -29,6 +29,7 @@ class UltraBert(Family):
     activation = "silu"
     has_embedding_norm = False
     transform = "two products"
+    has_head_bias = False
     scaled_by_depth = ()
     types: ClassVar = {
         "ultrabert": HubType(
@@ -70,3 +71,11 @@ class UltraBert(Family):
         yield from unsupported_windows(config, "ultrabert")
         if len(windows := {window for window in raw.get("attention_windows") or () if window}) > 1:
             yield f"windows that differ from layer to layer (attention_windows: {', '.join(map(str, sorted(windows)))})"
+        bases: dict[str, set[Any]] = {}
+        listed = () if raw.get("rope_parameters") else raw.get("rope_theta") or ()
+        for kind, base in zip(config.layer_types, listed, strict=False):
+            bases.setdefault(kind, set()).add(base)
+        for kind, differing in bases.items():
+            if len(differing) > 1:
+                several = ", ".join(f"{base:,}" for base in sorted(differing))
+                yield f"bases of angles that differ from layer to layer (rope_theta of {kind}: {several})"
