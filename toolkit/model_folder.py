@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import toolkit
 from toolkit.core.errors import UserError
+from toolkit.model.families import HUB_TYPES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -30,6 +31,7 @@ _KINDS_OF_POOLING = {
     **dict(zip(_NEW_KINDS, ("weightedmean", "lasttoken"), strict=True)),
 }
 """By the keys of a folder, of which old readers do not know the new ones."""
+_REMEDY = "Download the model again, or repair the file."
 _PAPER_TYPE = "sl_model"
 _PAPER_DEFAULTS = {"rope_theta": 250_000.0, "classifier_pooling": "mean"}
 """Where EuroBERT's own are others."""
@@ -50,15 +52,28 @@ def as_native(config: dict[str, Any]) -> dict[str, Any]:
 def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
     """The configuration of a folder, or of a model on the hub, by transformers; code that comes with it is not run.
 
-    Raises what transformers raises; `options` are those of `from_pretrained`.
+    Raises what transformers raises, and a UserError for a file that holds no object or whose `model_type` is no word,
+    or one of ours that this version of transformers does not know; `options` are those of `from_pretrained`.
     """
-    from transformers import AutoConfig, PreTrainedConfig
+    from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, __version__
 
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(model, trust_remote_code=False, **options)
         return config
-    except ValueError:
-        raw, _ = PreTrainedConfig.get_config_dict(model, **options)
+    except (AttributeError, TypeError, ValueError) as error:
+        raw: Any = None
+        with suppress(AttributeError, TypeError):
+            raw, _ = PreTrainedConfig.get_config_dict(model, **options)
+        if not isinstance(raw, dict):
+            raise UserError(f"config.json of {model} holds no JSON object. {_REMEDY}") from error
+        model_type = as_native(raw).get("model_type")
+        if not isinstance(model_type, str | None):
+            raise UserError(f"config.json of {model} has model_type={model_type!r}, not a word. {_REMEDY}") from error
+        if model_type in HUB_TYPES and model_type not in CONFIG_MAPPING:
+            raise UserError(
+                f"transformers {__version__} does not know {model_type}, the class of {model}.\n"
+                "Update it: pip install --upgrade transformers."
+            ) from error
         if (native := as_native(raw)) is raw:
             raise
         return type(AutoConfig.for_model(native["model_type"])).from_dict(native)

@@ -1,9 +1,11 @@
 import json
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -15,11 +17,13 @@ from transformers import (
 )
 
 from tests.support.hf_encoders import CLS, EOS, PAD, plain_tokenizer, save_encoder
+from toolkit.conversion import from_hf
 from toolkit.core.errors import UserError
 from toolkit.experiments.finetune import finetune
 from toolkit.finetuning.encoder_source import longest_input, open_source
 from toolkit.finetuning.heads import load_network
 from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.model_folder import read_config
 
 TINY = {"vocab_size": 45, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GPT_NEO = {
@@ -98,6 +102,34 @@ def test_code_of_a_model_is_never_run(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="it needs Python code that comes with it, and such code is not run here"):
         open_source(str(folder))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('["bert"]', r"model holds no JSON object\. Download"),
+        ("[]", r"model holds no JSON object\. Download"),
+        ('{"model_type": []}', r"model has model_type=\[\], not a word\. Download"),
+    ],
+)
+def test_a_configuration_that_is_none_is_said(tmp_path, content, message):
+    folder = save_encoder("bert", tmp_path / "model")
+    (folder / "config.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        open_source(str(folder))
+
+
+@pytest.mark.parametrize("reader", [open_source, read_config, partial(from_hf, out="out")])
+@pytest.mark.parametrize("has_code", [False, True])
+def test_a_class_that_an_older_transformers_has_not_is_named(tmp_path, monkeypatch, reader, has_code):
+    folder = save_encoder("ultrabert", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"auto_map": {"AutoConfig": "mine.MyConfig"}} if has_code else {}
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.delitem(CONFIG_MAPPING._mapping, "ultrabert")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"transformers 5\.\S+ does not know ultrabert.*\n.*pip install --upgrade"):
+        reader(str(folder))
 
 
 def test_damaged_weights_are_said(tmp_path):

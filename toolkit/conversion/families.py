@@ -155,6 +155,8 @@ def _resolved(folder: Path, name: str) -> Any:
     """The configuration with the defaults of its family."""
     try:
         return read_config(folder, local_files_only=True)
+    except UserError:
+        raise
     # transformers checks values in several ways, each with errors of its own.
     except Exception as error:
         reason = " ".join(str(error).split())
