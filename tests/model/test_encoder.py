@@ -235,6 +235,15 @@ def test_bf16_weights_stay_close_to_fp32(kind: AttentionKind) -> None:
         assert (our.grad.float() - their.grad).norm() < 0.03 * their.grad.norm()
 
 
+def test_angles_that_are_set_are_those_of_a_model_that_has_them() -> None:
+    turned, given = tiny_encoder(seed=3), tiny_encoder(seed=3, rope_theta=50.0)
+    before, expected = (encoder.logits(_ids(), SEGMENTS_BS, AttentionKind.CAUSAL) for encoder in (turned, given))
+    turned.set_rope(given.settings)
+    found = turned.logits(_ids(), SEGMENTS_BS, AttentionKind.CAUSAL)
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, before)
+
+
 def test_rotation_angles_are_not_rounded_with_the_module() -> None:
     """A late position's angle is wrong by radians where the rates were cast to bf16 with the weights."""
     encoder = tiny_encoder(seed=9, dtype=torch.bfloat16)

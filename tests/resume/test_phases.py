@@ -83,8 +83,14 @@ def test_a_phase_equals_a_run_of_its_own(tmp_path: Path) -> None:
     """Each later phase as a branch from the end of the one before it, which has its data and rows as the run's."""
     run_file = write_run(tmp_path, phase_steps=4)
     shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.keep_every=1")
-    run_distributed([RunCase(str(run_file), "zero0", (_phases(tmp_path), *shared))], world_size=1)
-    whole = {line["step"]: line for line in read_metrics(tmp_path / "run") if "loss" in line}
+    unturned = (_phases(tmp_path).replace("40000.0", "10000.0"), *shared, f"run.dir={tmp_path / 'unturned'}")
+    cases = [RunCase(str(run_file), "zero0", more) for more in ((_phases(tmp_path), *shared), unturned)]
+    run_distributed(cases, world_size=1)
+    whole, without = (
+        {line["step"]: line for line in read_metrics(tmp_path / name) if "loss" in line} for name in ("run", "unturned")
+    )
+    # The angles of the second phase are those that its steps are computed with.
+    assert [whole[step]["loss"] == without[step]["loss"] for step in range(1, 8)] == [True] * 4 + [False] * 3
     tail = tmp_path / "tail.toml"
     tail.write_text(
         f"""
