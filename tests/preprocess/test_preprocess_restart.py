@@ -164,6 +164,12 @@ def test_a_corpus_in_the_making_is_seen_from_outside(prepare, sources, tmp_path,
         note_begun(output, begun.model_copy(update={"why_reference": ""}))
         view.look()
         assert view.picture().startswith("0 of 2 source groups written")
+        record = output / "unfinished" / "00000" / "group.json"
+        content = record.read_text()
+        record.write_text(content.replace("the text is short", ""))
+        view.look()
+        assert view.picture().startswith("1 of 2 source groups written")
+        record.write_text(content)
         note_begun(output, begun.model_copy(update={"is_merging": True}))
         view.look()
         assert view.picture() == "all 2 source groups are written and become the corpus"

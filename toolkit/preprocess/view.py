@@ -8,14 +8,7 @@ from toolkit.core.text import counted
 from toolkit.data import CORPUS_MANIFEST
 from toolkit.preprocess.tasks import DECIDE, item_key
 from toolkit.preprocess.writer.begun import Begun, read_begun
-from toolkit.preprocess.writer.groups import (
-    BEGUN,
-    EXCLUDED,
-    UNFINISHED_FOLDER,
-    WrittenGroup,
-    group_slices,
-    written_groups,
-)
+from toolkit.preprocess.writer.groups import BEGUN, EXCLUDED, UNFINISHED_FOLDER, group_slices, written_groups
 from toolkit.work.claims import Claims, Item, Job
 from toolkit.work.commands import commands_at, work_folder
 from toolkit.work.show import Line, Pace
@@ -29,12 +22,12 @@ class CorpusView:
     def __init__(self, folder: Path) -> None:
         self._folder, self._work = folder, work_folder(folder)
         self._begun: Begun | None = None
-        self._megabytes, self._written, self._told = list[float](), dict[int, WrittenGroup](), set[str]()
+        self._megabytes, self._written, self._told = list[float](), set[int](), set[str]()
         self._claims, self._pace = Claims(Job(self._work, [])), Pace(0)
         self.look()
         if self._begun is None and (folder / UNFINISHED_FOLDER / BEGUN).exists():
             raise _damaged(folder)
-        self._pace = Pace(self._num_written)
+        self._pace = Pace(len(self._written))
 
     def look(self) -> None:
         """Read what has been begun, has been written and has failed since the last look."""
@@ -42,7 +35,10 @@ class CorpusView:
         if begun is not None and begun != self._begun:
             self._begin(begun)
         self._begun = begun
-        self._written |= written_groups(self._folder, known=self._written)
+        for number, group in written_groups(self._folder, known=self._written).items():
+            # Of another backend, or of sources that it has no more, it is not one of the corpus.
+            if begun and number < len(self._megabytes) and group.key.get("why_reference") == begun.why_reference:
+                self._written.add(number)
         self._claims.look()
 
     def _begin(self, begun: Begun) -> None:
@@ -57,17 +53,7 @@ class CorpusView:
         ]
         numbers = range(len(self._megabytes))
         keys = [item_key(step, number, begun.why_reference) for step in ("read", "write") for number in numbers]
-        self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), {}
-
-    @property
-    def _num_written(self) -> int:
-        return sum(map(self._is_kept, self._written))
-
-    def _is_kept(self, number: int) -> bool:
-        """True for a group that belongs to the corpus: by the backend that is in use, and of sources that it has."""
-        assert self._begun is not None
-        made_by = self._written[number].key.get("why_reference")
-        return number < len(self._megabytes) and made_by == self._begun.why_reference
+        self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), set()
 
     def is_over(self) -> bool:
         """True where the corpus is finished, or nobody makes it."""
@@ -90,7 +76,7 @@ class CorpusView:
         rest = "; nobody is at it, and the same `toolkit preprocess` goes on" * self.is_over()
         if self._begun.is_merging:
             return f"all {counted(len(self._megabytes), 'source group')} are written and become the corpus{rest}"
-        num_written, claims = self._num_written, self._claims
+        num_written, claims = len(self._written), self._claims
         parts = [
             self._groups(),
             f"{len(claims.running):,} at work",
@@ -106,11 +92,9 @@ class CorpusView:
         return any(self._begun.key.get(key) for key in ("--limit-documents", "--limit-tokens"))
 
     def _groups(self) -> str:
-        if self._begun is None:
-            return ""
-        megabytes = sum(self._megabytes[number] for number in self._written if self._is_kept(number))
+        megabytes = sum(self._megabytes[number] for number in self._written)
         return (
-            f"{self._num_written:,} of {'at most ' * self._is_limited}{counted(len(self._megabytes), 'source group')} "
+            f"{len(self._written):,} of {'at most ' * self._is_limited}{counted(len(self._megabytes), 'source group')} "
             f"written ({megabytes:,.0f} of {sum(self._megabytes):,.0f} MB)"
         )
 
