@@ -55,7 +55,7 @@ def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
     Raises what transformers raises, and a UserError for a file that holds no object or whose `model_type` is no word,
     or one of ours that this version of transformers does not know; `options` are those of `from_pretrained`.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, __version__
+    from transformers import AutoConfig, PreTrainedConfig
 
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(model, trust_remote_code=False, **options)
@@ -69,14 +69,22 @@ def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
         model_type = as_native(raw).get("model_type")
         if not isinstance(model_type, str | None):
             raise UserError(f"config.json of {model} has model_type={model_type!r}, not a word. {_REMEDY}") from error
-        if model_type in HUB_TYPES and model_type not in CONFIG_MAPPING:
-            raise UserError(
-                f"transformers {__version__} does not know {model_type}, the class of {model}.\n"
-                "Update it: pip install --upgrade transformers."
-            ) from error
+        if model_type in HUB_TYPES:
+            check_is_known(model_type, f"the class of {model}")
         if (native := as_native(raw)) is raw:
             raise
         return type(AutoConfig.for_model(native["model_type"])).from_dict(native)
+
+
+def check_is_known(model_type: str, what: str) -> None:
+    """A UserError where the installed transformers is too old for a class of ours; `what` it is, in words."""
+    from transformers import CONFIG_MAPPING, __version__
+
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {__version__} does not know {model_type}, {what}.\n"
+            "Update it: pip install --upgrade transformers."
+        )
 
 
 def add_old_keys(folder: Path) -> None:

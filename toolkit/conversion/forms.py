@@ -10,6 +10,7 @@ from toolkit.core.errors import CheckpointError, UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import SHARED_FIELDS, HubForm, family_of
+from toolkit.model_folder import check_is_known
 
 if TYPE_CHECKING:
     import torch
@@ -103,13 +104,9 @@ def configuration(
     hub: HubForm, form: ExportForm, settings: ModelSettings, *, vocabulary: "VocabularyEntry", dtype: ExportDtype
 ) -> "PreTrainedConfig":
     """The transformers configuration of an exported model; a UserError where the installed version has none such."""
-    from transformers import CONFIG_MAPPING, AutoConfig, __version__
+    from transformers import AutoConfig
 
-    if hub.model_type not in CONFIG_MAPPING:
-        raise UserError(
-            f"transformers {__version__} does not know {hub.model_type}, the class that this model is exported as.\n"
-            "Update it: pip install --upgrade transformers."
-        )
+    check_is_known(hub.model_type, "the class that this model is exported as")
     shared: dict[str, Any] = {key: getattr(settings, key) for key in SHARED_FIELDS} | {
         "dtype": str(dtype.torch_dtype).removeprefix("torch."),
         "architectures": [hub.class_name],

@@ -79,15 +79,16 @@ def inspect(
 
 def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
     """Print what a corpus in object storage holds, as `inspect` does, or a checkpoint: the newest, of several."""
-    if (found := RemoteCheckpoint.newest(url)) is None:
-        if CORPUS_MANIFEST not in list_objects(url):
-            raise SettingsError(
-                f"nothing to inspect at {url}: there is neither a corpus (corpus.json) nor a checkpoint "
-                "(manifest.json). Give the URL of a corpus, of a checkpoint, or of a folder of checkpoints."
-            )
+    # Looked for by its name: a large corpus has many objects, and is listed where it is opened.
+    if list_objects(url, pattern=CORPUS_MANIFEST):
         corpus = OpenedCorpora(sizes="check").corpus(url)
         _show_corpus(corpus, row_settings(url, overrides), num_rows, are_set=bool(overrides))
         return
+    if (found := RemoteCheckpoint.newest(url)) is None:
+        raise SettingsError(
+            f"nothing to inspect at {url}: there is neither a corpus (corpus.json) nor a checkpoint "
+            "(manifest.json). Give the URL of a corpus, of a checkpoint, or of a folder of checkpoints."
+        )
     if overrides:
         raise SettingsError(f"--set is about the rows of a corpus, and {url} holds checkpoints. Leave it out.")
     _show(checkpoint_views(found.manifest, found.url))

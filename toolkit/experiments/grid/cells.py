@@ -73,7 +73,7 @@ def grid_counts(grid: Grid) -> dict[str, int]:
             len({json.dumps([grid.options(task), list(task.options), _paper_settings(task)]) for task in tasks}) == 1
         )
         for task in tasks:
-            settings = "" if is_plain else _settings(grid, task).model_dump_json()
+            settings = "" if is_plain else task_settings(task, grid.options(task)).model_dump_json()
             trained.setdefault(settings, set()).update(_rates_and_seeds(grid, task))
         num_trainings += sum(map(len, trained.values()))
     return {
@@ -104,12 +104,11 @@ def _training_data(grid: Grid, task: TaskEntry) -> str:
     return json.dumps([task.kind, named.splits(grid.options(task).get("protocol", "standard"))[Split.TRAIN].name])
 
 
-def _settings(grid: Grid, task: TaskEntry) -> FinetuningSettings:
-    """Those that a plan finds."""
+def task_settings(task: TaskEntry, options: Mapping[str, Any]) -> FinetuningSettings:
+    """Settings of a task with options of its kind, and of a data set by name with those that the paper has for it."""
     from toolkit.finetuning import get_task
     from toolkit.finetuning.named.datasets import named_dataset
 
-    options = grid.options(task)
     settings = validated(get_task(task.kind).Settings, options, origin=f"[[task]] {task.name}")
     if task.dataset is None:
         return settings

@@ -17,11 +17,11 @@ from toolkit.core.cache import KnownHashes
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.core.locks import locked_file
-from toolkit.core.settings import validated
 from toolkit.core.text import counted, home_hint
 from toolkit.core.types import AttentionKind
 from toolkit.engine.gpus import has_gpu
 from toolkit.experiments.encoders import export_encoder, needs_export
+from toolkit.experiments.grid.cells import task_settings
 from toolkit.experiments.grid.declaration import RANDOM_WEIGHTS, ModelEntry, TaskEntry
 from toolkit.finetuning import (
     EncoderSource,
@@ -115,7 +115,7 @@ def resolve_task(
     """A task of the grid, with options of its kind, that is run at so many learning rates."""
     family = get_task(entry.kind)
     place = f"[[task]] {entry.name}"
-    settings = validated(family.Settings, options, origin=place)
+    settings = task_settings(entry, options)
     form: str | None = None
     files: dict[Split, DataFile] = {Split(split): path for split, path in entry.files.items()}
     for split, path in entry.files.items():
@@ -124,7 +124,6 @@ def resolve_task(
     named = None if entry.dataset is None else named_dataset(entry.dataset, task=entry.kind)
     if named is not None:
         shared = options.keys() - entry.options.keys()
-        settings = named.settings(settings, shared=shared)
         if "steps" in shared and settings.epochs is not None:
             console().print(
                 f"{place}: {counted(settings.epochs, 'pass', 'passes')} over the training file of {named.name}, as "
