@@ -12,7 +12,7 @@ from tests.proofs.kills import LAYOUTS, kill_at_random
 from tests.proofs.layout_table import measure, table
 from tests.proofs.slurm import Case, ask_at_step, finished_in_time, is_available, stopped_and_resumed, too_short
 from tests.support.layouts import Layout
-from tests.support.ray_nodes import two_nodes, workers_of
+from tests.support.ray_nodes import kill_at_work, two_nodes, workers_of
 
 
 @pytest.mark.slow
@@ -53,8 +53,7 @@ def test_a_corpus_of_a_ray_cluster_that_loses_a_worker_is_that_of_one_command(
             assert command.poll() is None, command.communicate()[0]
             time.sleep(0.05)
         (actor,) = workers_of(head)
-        (worker,) = actor.children()
-        actor.kill()
+        worker = kill_at_work(actor, tmp_path / "cluster")
         said, _ = command.communicate(timeout=1200)
     assert command.returncode == 0, said
     assert f"ended by a crash or kill of process {worker.pid} on" in said

@@ -68,3 +68,28 @@ def workers_of(node: psutil.Popen) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             found += [process] if "Worker" in " ".join(process.cmdline()[:1]) else []
     return found
+
+
+def kill_at_work(actor: psutil.Process, folder: Path) -> psutil.Process:
+    """Kill an actor and its worker, which is returned, while that is at an item of the work in a folder: the command
+    says nothing of one that is lost between two.
+    """
+    (worker,) = actor.children()
+    deadline = time.monotonic() + 120
+    worker.suspend()
+    while not _is_at_work(worker, folder / ".work"):
+        worker.resume()
+        assert time.monotonic() < deadline, "the worker has begun nothing"
+        time.sleep(0.05)
+        worker.suspend()
+    actor.kill()
+    worker.kill()
+    return worker
+
+
+def _is_at_work(worker: psutil.Process, work: Path) -> bool:
+    for mark in work.glob("*.begun"):
+        with suppress(FileNotFoundError):
+            if f"{socket.gethostname()} {worker.pid}" in mark.read_text().splitlines():
+                return True
+    return False

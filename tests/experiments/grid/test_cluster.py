@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.support.grids import write_grid
-from tests.support.ray_nodes import two_nodes, workers_of
+from tests.support.ray_nodes import kill_at_work, two_nodes, workers_of
 from tests.work.test_kills import Grid, finish, start, wait_for
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `cluster`")
@@ -47,8 +47,9 @@ def test_a_grid_that_loses_worker_command_and_node_gives_the_bytes_of_local_work
     command = start(*on_ray)
     wait_for(lambda: workers_of(head) and workers_of(other) and program.num_done(folder) >= 4, command)
     (actor,) = workers_of(head)
-    (worker,) = actor.children()
-    actor.kill()
+    worker = kill_at_work(actor, folder)
+    # Another one is started once the loss is told; Ray takes its time to notice.
+    wait_for(lambda: {process.pid for process in workers_of(head)} - {actor.pid}, command)
     wait_for(lambda: program.num_done(folder) >= 8, command)
     command.send_signal(signal.SIGKILL)
     said, _ = command.communicate()
