@@ -11,7 +11,16 @@ import pytest
 from deepspeed.launcher import runner
 
 from tests.resume.test_resume import compare
-from tests.support.launches import free_port, kill_host, outputs, start_hosts, start_program, start_ranks, wait_for_step
+from tests.support.launches import (
+    ending,
+    free_port,
+    kill_host,
+    outputs,
+    start_hosts,
+    start_program,
+    start_ranks,
+    wait_for_step,
+)
 from tests.support.runs import write_run
 from toolkit.core.files import shipped_folder
 
@@ -31,7 +40,7 @@ def whole(tmp_path_factory):
     run_file = write_run(folder)
     ranks = start_ranks(2, _arguments(run_file, folder / "whole"), {})
     first, _ = outputs(ranks, seconds=240)
-    assert first.splitlines()[-1] == "finished at step 120"
+    assert ending(first) == "finished at step 120"
     return run_file, folder / "whole"
 
 
@@ -160,7 +169,7 @@ def test_a_slurm_job_whose_run_is_finished_is_not_requeued(tmp_path, whole, clus
     wait_for_step(tmp_path / "run", 6, [job])
     job.send_signal(signal.SIGUSR1)
     (log,) = outputs([job], seconds=120)
-    assert (job.returncode, log.splitlines()[-1]) == (0, "finished at step 6")
+    assert (job.returncode, ending(log)) == (0, "finished at step 6")
 
     removed_at_start = tmp_path / f".toolkit-stop-{cluster['SLURM_JOB_ID']}"
     removed_at_start.touch()
@@ -171,7 +180,7 @@ def test_a_slurm_job_whose_run_is_finished_is_not_requeued(tmp_path, whole, clus
     time.sleep(0.2)
     job.send_signal(signal.SIGUSR1)
     (log,) = outputs([job], seconds=120)
-    assert (job.returncode, log.splitlines()[-1]) == (0, "already finished at step 6")
+    assert (job.returncode, ending(log)) == (0, "already finished at step 6")
     assert not (tmp_path / "requeued").exists()
 
 

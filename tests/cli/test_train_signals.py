@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.resume.test_resume import compare
+from tests.support.launches import ending
 from tests.support.runs import read_metrics, write_run
 from toolkit.run import RunFolder
 
@@ -77,11 +78,11 @@ def _output(process: "subprocess.Popen[str]") -> str:
 def test_a_stopped_and_resumed_run_equals_the_whole_one(tmp_path, stop_at):
     run_file = write_run(tmp_path)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert _output(_train(run_file, whole, *_LONG)).splitlines()[-1] == "finished at step 120"
+    assert ending(_output(_train(run_file, whole, *_LONG))) == "finished at step 120"
     process = _train(run_file, cut, *_LONG)
     _wait_for_step(cut, stop_at, process)
     process.send_signal(signal.SIGTERM)
-    last = _output(process).splitlines()[-1]
+    last = ending(_output(process))
     assert last.startswith("stopped at step ")
     step = int(last.removeprefix("stopped at step "))
     assert stop_at <= step < 120
@@ -95,7 +96,7 @@ def test_a_run_goes_as_far_as_it_is_told(tmp_path):
     run_file, folder = write_run(tmp_path), tmp_path / "run"
     for until, ended in ((3, "stopped at step 3"), (2, "already at step 3"), (20, "finished at step 20")):
         process = _train(run_file, folder, options=("--until", str(until)))
-        assert _output(process).splitlines()[-1] == ended
+        assert ending(_output(process)) == ended
     assert [line["step"] for line in read_metrics(folder)] == list(range(21))
 
 

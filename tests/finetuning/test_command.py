@@ -36,7 +36,7 @@ def test_options_reach_the_settings(toolkit, tmp_path, data, family):
     assert result["majority"] == pytest.approx(2 / 3)
     labels = [json.loads(line)["label"] for line in (output / "predictions.jsonl").read_text().splitlines()]
     assert labels == ["1", "0", "1"]
-    use = out.splitlines()[-1].removeprefix("use the model in Python: ")
+    use = out.splitlines()[-1].removeprefix("  in Python: ")
     folder = f"'{output / 'model'}'"
     made = (
         "toolkit.finetuning.load_classifier("

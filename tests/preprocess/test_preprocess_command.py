@@ -97,7 +97,7 @@ def test_the_command_that_is_proposed_can_be_pasted(toolkit, write_jsonl, tokeni
     ):
         code, out, _ = toolkit(*words)
         assert code == 0
-        proposed = shlex.split(out.rpartition("Look at it with: toolkit ")[2])
+        proposed = shlex.split(out.rpartition("Next:\n  toolkit ")[2].partition("\n")[0])
         assert proposed == ["inspect", str(words[-1])]
         assert toolkit(*proposed)[0] == 0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.proofs.pages import made_by, write_between
 from tests.resume.test_resume import compare
-from tests.support.launches import install_failing_objective, outputs, start_ranks, wait_for_step
+from tests.support.launches import ending, install_failing_objective, outputs, start_ranks, wait_for_step
 from tests.support.runs import write_run
 from toolkit.core.files import shipped_folder
 
@@ -61,7 +61,7 @@ class Case:
         install_failing_objective(self.folder)
         arguments = ["--config", str(self.folder / "run.toml"), *self.arguments("whole")]
         first, _ = outputs(start_ranks(2, arguments, self.environment), seconds=_SECONDS)
-        assert first.splitlines()[-1] == f"finished at step {self.steps}", first
+        assert ending(first) == f"finished at step {self.steps}", first
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def stopped_and_resumed(case: Case, *options: str, nodes: int, ask: Callable[[Jo
         stopped, resumed = (re.findall(rf"{what} step (\d+)", job.log) for what in ("stopped at", "resuming from"))
         assert stopped == resumed, job.log
         assert len(stopped) == int(found["Restarts"]) > 0, job.log
-        assert job.log.rstrip().endswith(f"finished at step {case.steps}")
+        assert ending(job.log) == f"finished at step {case.steps}"
         assert compare(case.folder / "whole", case.folder / job.name) == []
         _wait_for(lambda: job.released)
         assert job.released == f"step-{case.steps:08d}"

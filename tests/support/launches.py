@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -128,6 +129,12 @@ def kill_host(launcher: "subprocess.Popen[str]") -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     launcher.communicate()
+
+
+def ending(output: str) -> str:
+    """How a run ended, of its output: 'finished at step 6'."""
+    found: list[str] = re.findall(r"^(?:already |finished |stopped )+at step \d+", output, re.MULTILINE)
+    return found[-1]
 
 
 def outputs(processes: Sequence["subprocess.Popen[str]"], *, seconds: float) -> list[str]:

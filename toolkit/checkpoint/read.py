@@ -172,19 +172,20 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a directory. {_WHAT_TO_GIVE}")
     if not (path / MANIFEST_NAME).exists():
-        is_hub_model = (path / "config.json").is_file()
-        hint = (
-            f"It is a Hugging Face model; toolkit convert --from-hf {quoted(path)} OUT imports it. "
-            if is_hub_model
-            else ""
-        )
         raise CheckpointError(
-            f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN. "
-            f"{hint}{_WHAT_TO_GIVE}"
+            f"{path} holds no checkpoint: it has neither {MANIFEST_NAME} nor {CHECKPOINTS_FOLDER}/step-NNNNNNNN."
+            f"{import_hint(path)} {_WHAT_TO_GIVE}"
         )
     checkpoint = open_unverified(path)
     checkpoint.verify()
     return checkpoint
+
+
+def import_hint(path: Path) -> str:
+    """Words for a message that `path` has no checkpoint: how to make one of the Hugging Face model there, if any."""
+    if not (path / "config.json").is_file():
+        return ""
+    return f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(path)} OUT."
 
 
 def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:

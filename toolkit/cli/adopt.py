@@ -24,9 +24,9 @@ def command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adopted corpus.")] = False,
 ) -> None:
     """Use Megatron-LM's .bin/.idx files in place: reads them through, adds corpus.json and the tokenizer."""
-    from toolkit.core.text import quoted
     from toolkit.preprocess.adoption import adopt
+    from toolkit.preprocess.summary import corpus_ending
 
     found = adopt(prefixes, output, tokenizer=tokenizer, eod=eod, mask_token=mask_token, overwrite=overwrite)
     print(found)
-    print(f"The corpus is in {output}. Look at it with: toolkit inspect {quoted(output)}")
+    print(corpus_ending(str(output)))

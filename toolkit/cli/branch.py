@@ -24,11 +24,10 @@ def command(
     ] = None,
 ) -> None:
     """Start a new run at a step of another one, with another tail: objective, decay, budget, data."""
-    from toolkit.core.text import quoted
+    from toolkit.core.text import ending, quoted
     from toolkit.run.branching import make_branch
 
     file, notes = make_branch(run, step=step, tail=config, output=output, overrides=overrides or [])
     for note in notes:
         print(note)
-    print(f"wrote {file}. Train it:")
-    print(f"  toolkit train {quoted(file)}")
+    print(ending(f"wrote {file}", f"toolkit train {quoted(file)}"))

@@ -15,7 +15,7 @@ from toolkit.conversion.forms import (
     ImportHead,
 )
 from toolkit.core.errors import UserError
-from toolkit.core.text import terminal_safe
+from toolkit.core.text import ending, quoted, terminal_safe
 
 if TYPE_CHECKING:
     from toolkit.conversion import ConversionReport, ImportReport
@@ -111,13 +111,16 @@ def _export(
     for note in report.notes:
         print(terminal_safe(f"  {note}"))
     print(f"  {_comparison(report)}")
-    print(f"wrote {report.out}: {', '.join(report.files)}")
+    wrote = f"wrote {report.out}: {', '.join(report.files)}"
+    if report.form == "causal":
+        print(ending(wrote, f"toolkit score {quoted(report.out)} --pairs PAIRS --output OUT"))
+    else:
+        print(ending(wrote, f"toolkit finetune sc {quoted(report.out)} --train TRAIN --test TEST --output OUT"))
 
 
 def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None, head: ImportHead) -> None:
     from toolkit.conversion import from_hf
     from toolkit.conversion.importing import DEFAULT_MASK_TOKEN
-    from toolkit.core.text import quoted
 
     policy = DEFAULT_MASK_TOKEN if mask_token is None else mask_token
     report = from_hf(source, out, mask_token=policy, tokenizer=tokenizer, head=head)
@@ -125,11 +128,10 @@ def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | Non
     for change in report.changes:
         print(terminal_safe(f"  {change}"))
     print(f"  {_comparison(report)}")
-    print(f"wrote {report.out}. Next:")
     options = f"--tokenizer {quoted(report.out)}{report.preprocess_options} --output data/mine --holdout 0.001"
-    print(f"  toolkit preprocess YOUR_TEXT {options}")
     data = "--set data.train=data/mine --set data.validation=data/mine/holdout"
-    print(f"  toolkit train adapt --set {quoted(f'init.from={report.out}')} {data}")
+    train = f"toolkit train adapt --set {quoted(f'init.from={report.out}')} {data}"
+    print(ending(f"wrote {report.out}", f"toolkit preprocess YOUR_TEXT {options}", train))
 
 
 def _comparison(report: "ConversionReport | ImportReport") -> str:

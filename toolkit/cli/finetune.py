@@ -70,6 +70,7 @@ def command(
     """
     given = {key: value for key, value in locals().items() if key in _OPTIONS + _OF_TABLES} | {"learning_rate": lr}
     from toolkit.core.console import console
+    from toolkit.core.text import ending, quoted
     from toolkit.experiments.finetune import finetune
     from toolkit.finetuning import get_task
 
@@ -82,10 +83,12 @@ def command(
     )
     if result.test or result.validation:
         console().print(_scores(result))
-    console().print(f"written to {output}: result.json, predictions.jsonl, model/")
     console().print(
-        f"Next: compare the answers, a row per test example ({output / 'predictions.jsonl'}), with the test file, and\n"
-        f"use the model in Python: {get_task(task).usage(output / 'model')}"
+        ending(
+            f"wrote {output}: result.json, predictions.jsonl (a row per test example), model/",
+            f"toolkit predict {quoted(output / 'model')} ROWS --output OUT",
+            f"in Python: {get_task(task).usage(output / 'model')}",
+        )
     )
 
 

@@ -34,9 +34,17 @@ def command(
     from toolkit.work.start import ExecutorKind
 
     kind = ExecutorKind.named(executor)
+    from toolkit.core.text import ending, quoted, terminal_safe
+    from toolkit.experiments.grid.declaration import load_grid
     from toolkit.experiments.grid.program import run_grid, show_grid
 
     if dry_run:
         show_grid(grid)
         return
-    raise typer.Exit(run_grid(grid, num_workers=workers, executor=kind))
+    declared = load_grid(grid)
+    code = run_grid(declared, num_workers=workers, executor=kind)
+    if kind is not ExecutorKind.SLURM:
+        folder = declared.grid.dir
+        wrote = f"wrote {folder}: results.jsonl, selected.json, cells/"
+        print(terminal_safe(ending(wrote, f"toolkit report {quoted(folder)}")))
+    raise typer.Exit(code)

@@ -35,11 +35,10 @@ def command(
 ) -> None:
     """Write one checkpoint with the weighted mean of the weights of several, summed in fp64; no optimizer state."""
     from toolkit.conversion.merging import merge
-    from toolkit.core.text import quoted
+    from toolkit.core.text import ending, quoted
 
     merged = merge(sources, output, steps=steps, weights=weights)
     print(f"the mean of {len(merged)} checkpoints:")
     for parent in merged:
         print(f"  {parent.weight:.6f} x {parent.path} (step {parent.step:,})")
-    print(f"wrote {output}. Next:")
-    print(f"  toolkit convert --to-hf {quoted(output)} OUT")
+    print(ending(f"wrote {output}", f"toolkit convert --to-hf {quoted(output)} OUT"))

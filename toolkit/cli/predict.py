@@ -33,4 +33,4 @@ def command(
 
     changes = {key: value for key, value in given.items() if value is not None}
     num_rows = predict(model, file, output=output, changes=changes)
-    console().print(f"written to {output}: predictions.jsonl, {counted(num_rows, 'row')}")
+    console().print(f"wrote {output}: predictions.jsonl, {counted(num_rows, 'row')}")

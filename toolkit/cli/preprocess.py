@@ -90,11 +90,9 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
 
     from toolkit.core.allocator import give_back_freed_memory
     from toolkit.core.console import console
-    from toolkit.core.text import quoted
     from toolkit.preprocess.program import made_before, preprocess
-    from toolkit.preprocess.summary import notes, summary_table
+    from toolkit.preprocess.summary import corpus_ending, notes, summary_table
     from toolkit.preprocess.upload import write_to
-    from toolkit.storage import is_url
 
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
@@ -114,7 +112,4 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     screen.print(summary_table(result))
     for note in notes(result):
         screen.print(note)
-    if result.holdout is not None:
-        screen.print(f"The held-out documents are in {output}/holdout; set data.validation to this folder.")
-    if not is_url(output):
-        screen.print(f"The corpus is in {output}. Look at it with: toolkit inspect {quoted(output)}")
+    screen.print(corpus_ending(output, f"{output.rstrip('/')}/holdout" if result.holdout else None))

@@ -35,4 +35,4 @@ def command(
     for metric, score in result.test.items():
         table.add_row("all" if metric == result.metric else metric.removeprefix("accuracy_"), f"{score:.4f}")
     console().print(table)
-    console().print(f"written to {output}: result.json, predictions.jsonl")
+    console().print(f"wrote {output}: result.json, predictions.jsonl")

@@ -43,7 +43,7 @@ def command(
     """
     given = {key: value for key, value in locals().items() if key not in ("sources", "output") and value is not None}
     from toolkit.core.console import console
-    from toolkit.core.text import counted
+    from toolkit.core.text import counted, ending
     from toolkit.preprocess.tokenizer_training import train_tokenizer
 
     settings = settings_from(TokenizerTrainingSettings, given)
@@ -55,8 +55,7 @@ def command(
     screen.print(f"from {read}, {made.text_bytes / 1e6:,.1f} MB, in {made.seconds:,.1f} s")
     for reason, count in made.skipped.items():
         screen.print(f"skipped: {count:,} rows, {reason}")
-    screen.print(f"The tokenizer is in {output}. Prepare a corpus with it:")
     kept = {f"--{key.replace('_', '-')}": str(given[key]) for key in _OF_SOURCES if key in given}
     words = [*sources, *(word for option in kept.items() for word in option)]
     words += [*(f"--exclude={glob}" for glob in exclude or ()), "--tokenizer", str(output)]
-    screen.print(f"toolkit preprocess {shlex.join(words)} --output data/corpus")
+    screen.print(ending(f"wrote {output}", f"toolkit preprocess {shlex.join(words)} --output data/corpus"))

@@ -55,6 +55,11 @@ def terminal_safe(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], PASSWORD.sub(r"\1...@", text))
 
 
+def ending(made: str, *commands: str) -> str:
+    """How a command ends: what it made and where, then the commands that come next, a line each."""
+    return "\n".join((f"{made}. Next:", *(f"  {command}" for command in commands)))
+
+
 def quoted(path: object) -> str:
     """A path as one word of a command that is printed to be copied."""
     return shlex.quote(str(path))

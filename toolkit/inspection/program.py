@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.checkpoint.folders import step_folders
 from toolkit.checkpoint.manifest import MANIFEST_NAME as CHECKPOINT_MANIFEST
-from toolkit.checkpoint.read import open_unverified
+from toolkit.checkpoint.read import import_hint, open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, CorpusError, NoRowError, SettingsError
 from toolkit.core.text import counted, quoted
@@ -135,9 +135,8 @@ def _what_is_in(folder: Path) -> str:
         return "it does not exist"
     if not folder.is_dir():
         return "it is a file"
-    if (folder / "config.json").is_file():
-        command = f"toolkit convert --from-hf {quoted(folder)} OUT"
-        return f"it holds a Hugging Face model, which `{command}` makes a checkpoint of"
+    if hint := import_hint(folder):
+        return f"it holds no corpus, run or checkpoint.{hint.removesuffix('.')}"
     if steps := sorted(path.name for path in folder.glob("step-*")):
         return f"it holds checkpoints; look at one of them: toolkit inspect {quoted(folder / steps[-1])}"
     if (folder / _BEGUN).is_file():

@@ -31,16 +31,16 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(declared)
-        _say(pretrain_declared(declared, ds_config=ds_config, until=until))
+        _say(pretrain_declared(declared, ds_config=ds_config, until=until).ending())
 
 
 def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
     with own_errors_reported():
-        _say(pretrain_resolved(RunFolder(run_folder), until=until))
+        _say(pretrain_resolved(RunFolder(run_folder), until=until).ending())
 
 
-def _say(text: object) -> None:
+def _say(text: str) -> None:
     if read_launcher().rank == 0:
         print(text, flush=True)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.core.text import printable
+from toolkit.core.text import ending, printable, quoted
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.accounts import Counts, Tally
 from toolkit.preprocess.tokenizer_checks import end_notes, mask_notes
@@ -114,3 +114,10 @@ def _end(tokenizer: Tokenizer) -> str:
         again = "appended once more (--eod)" if tokenizer.appended_ids.size else "not appended again"
         return f"{token}, which the tokenizer itself puts behind every text; {again}"
     return token if tokenizer.rules.add_eod else "none (--no-eod)"
+
+
+def corpus_ending(place: str, holdout: str | None = None) -> str:
+    """How a command ends that made a corpus, in a folder or at a URL, with its held-out documents in another."""
+    data = {"train": place, "validation": holdout}
+    settings = " ".join(f"--set {quoted(f'data.{key}={path}')}" for key, path in data.items() if path)
+    return ending(f"wrote {place}", f"toolkit inspect {quoted(place)}", f"toolkit train RUN.toml {settings}")

@@ -16,6 +16,7 @@ from toolkit.core.locks import locked_file
 from toolkit.data import CORPUS_MANIFEST
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import CorpusManifest
+from toolkit.preprocess.summary import corpus_ending
 from toolkit.preprocess.writer.folder import already_finished
 from toolkit.preprocess.writer.groups import is_unfinished
 from toolkit.storage import is_url, list_objects, modified, put, read
@@ -57,8 +58,8 @@ def write_to(
             _upload(folder, url)
     if folder.exists():
         console().print(f"When it is finished, the same command uploads it to {url}.")
-    else:
-        console().print(f"The corpus is in {url}.")
+    elif result is None:
+        console().print(corpus_ending(url))
     return result
 
 

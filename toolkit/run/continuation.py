@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER
 from toolkit.checkpoint.manifest import FIRST_WEIGHTS, MANIFEST_NAME, CheckpointManifest, read_manifest
-from toolkit.checkpoint.read import Checkpoint, newest_intact
+from toolkit.checkpoint.read import Checkpoint, import_hint, newest_intact
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import home_hint, quoted
 from toolkit.model.config import ModelSettings
@@ -287,12 +287,8 @@ def _from_first_weights(source: str, takes: Literal["weights", "weights and mome
     newest = newest_whole(path / CHECKPOINTS_FOLDER) or newest_whole(path)
     if newest is None:
         what = "holds no checkpoint" if path.is_dir() or is_url(source) else "is not a directory"
-        hint = (
-            f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(source)} OUT."
-            if (path / "config.json").is_file()
-            else ""
-        )
-        raise CheckpointError(f"init.from={source} {what}.{hint}{home_hint(source)}\n{_WHAT_TO_GIVE}")
+        hints = import_hint(path) + home_hint(source)
+        raise CheckpointError(f"init.from={source} {what}.{hints}\n{_WHAT_TO_GIVE}")
     return Continuation(newest.manifest, str(newest.path), "init.from", takes)
 
 

@@ -66,7 +66,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
     One message names each key that is wrong, what was found and what would be right.
     """
     path = find_run_file(source)
-    raw, mistakes = read_toml(path), list[UserError]()
+    raw, mistakes = read_toml(path, expected="run"), list[UserError]()
     for override in overrides:
         with _collected(mistakes):
             apply_override(raw, override)
@@ -136,6 +136,11 @@ def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> 
 
 def find_run_file(source: str) -> Path:
     """The path of a run file, or of that of a shipped preset; a SettingsError where there is neither."""
+    if source in MODEL_PRESETS and source not in run_presets() and not Path(source).exists():
+        raise SettingsError(
+            f'{source} is a preset of a model, not of a run. Set model.preset = "{source}" in a run file, or start '
+            f"from the preset of a run: {', '.join(run_presets())}."
+        )
     return find_toml(source, _PRESETS, what="run file")
 
 

@@ -5,7 +5,9 @@ that all fits. Its result is written to the run folder, from where ranks read it
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from toolkit.core.text import ending, quoted
 from toolkit.data import Sizes
 from toolkit.engine import gpus
 from toolkit.engine.ds_config import resolve_ds_config, zero_stage
@@ -61,6 +63,7 @@ class ResolvedRun(DeclaredRun):
 class Outcome:
     """End of a run: the step it stands at, of how many, and whether it had to do anything."""
 
+    folder: Path
     step: int
     total_steps: int
     was_there: bool
@@ -69,6 +72,13 @@ class Outcome:
         if self.step == self.total_steps:
             return f"{'already ' * self.was_there}finished at step {self.step}"
         return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
+
+    def ending(self) -> str:
+        """What a command that trains prints last."""
+        if self.step < self.total_steps:
+            return f"{self} of {self.total_steps:,}, saved in {self.folder}. Start the same command again to resume."
+        run = quoted(self.folder)
+        return ending(f"{self} in {self.folder}", f"toolkit inspect {run}", f"toolkit convert --to-hf {run} OUT")
 
 
 def resolve_run(

@@ -2,12 +2,15 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.settings import nearest
+from toolkit.core.text import quoted
 
+_OF_A_RUN = {"run", "model", "data", "schedule", "train", "lr"}
 # How the TOML reader writes the name of a table: ('a', 'b').
 _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
 
@@ -32,8 +35,29 @@ def find_toml(source: str, presets: Path, *, what: str) -> Path:
     )
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file."""
+_COMMANDS = {"run": "train", "study": "study", "grid": "grid"}
+
+
+def kind_of(raw: Mapping[str, Any]) -> str | None:
+    """The kind of a TOML file by its content: run, study or grid; None if it could be any."""
+    if raw.keys() & {"study", "models"}:
+        return "study"
+    if isinstance(raw.get("model"), list) or raw.keys() & {"grid", "task"}:
+        return "grid"
+    return "run" if raw.keys() & _OF_A_RUN else None
+
+
+def read_toml(path: Path, *, expected: str | None = None) -> dict[str, Any]:
+    """The content of a TOML file; a SettingsError for a run, study or grid file where another of these is expected."""
+    raw = _read(path)
+    if expected and (kind := kind_of(raw)) not in (None, expected):
+        raise SettingsError(
+            f"{path} is a {kind} file, not a {expected} file. Use it with: toolkit {_COMMANDS[kind]} {quoted(path)}"
+        )
+    return raw
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         # Some editors begin a file with a mark of its encoding, which TOML does not know.
         text = path.read_text(encoding="utf-8-sig")

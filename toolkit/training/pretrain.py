@@ -128,7 +128,7 @@ def _pretrain(
         with ranks.together():
             if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):
                 copy_missing(folder, copy_to, set())
-        return Outcome(step, total_steps, was_there=True)
+        return Outcome(folder.path, step, total_steps, was_there=True)
     with ranks.together():
         run = read_run(declared, continuation, num_ranks=ranks.world_size)
     check_same_inputs(ranks, run.data, checkpoint, key=continuation.key or "the newest checkpoint")
@@ -150,7 +150,7 @@ def _pretrain(
             state = train(assembled, state)
     finally:
         engine.close()
-    return Outcome(state.step, total_steps, was_there=False)
+    return Outcome(folder.path, state.step, total_steps, was_there=False)
 
 
 def join() -> Ranks:

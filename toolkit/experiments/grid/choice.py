@@ -84,7 +84,6 @@ def print_outcome(plan: GridPlan, view: GridView) -> None:
     if len(devices) > 1:
         shares = ", ".join(f"{device} ({counted(number, 'cell')})" for device, number in devices.items())
         screen.print(f"made on {len(devices)} devices, for which scores may differ: {shares}")
-    screen.print(f"written to {plan.folder}: results.jsonl, selected.json, cells/")
     for cell in list(view.failed)[:_MOST_NAMED]:
         screen.print(f"failed: {cell}, see {plan.folder.place(cell).error_file}")
     if view.failed:

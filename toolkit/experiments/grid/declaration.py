@@ -253,7 +253,7 @@ def load_grid(path: Path) -> Grid:
         raise SettingsError(f"grid file {str(path)!r} does not exist.{home_hint(path)} Check the path.")
     if path.is_dir():
         raise SettingsError(f"{path} is a directory. Give the .toml file of a grid.")
-    raw = read_toml(path)
+    raw = read_toml(path, expected="grid")
     if isinstance(raw.get("grid", {}), dict):
         raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
     return validated(Grid, raw, origin=str(path), needed=_NEEDED)

@@ -121,8 +121,11 @@ class Study(Settings):
 def load_study(source: str) -> Study:
     """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given."""
     path = find_toml(source, PRESETS, what="study file")
-    raw = read_toml(path)
+    raw = read_toml(path, expected="study")
     if isinstance(raw.get("study"), dict):
+        base = raw["study"].get("base")
+        if isinstance(base, str) and not Path(base).exists() and (path.parent / base).is_file():
+            raw["study"]["base"] = str(path.parent / base)
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
         if isinstance(raw.get("grid", {}), dict):
             raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}

@@ -75,7 +75,7 @@ class _Family:
         self._study, self._runs = study, StudyFolder(study.study.dir).runs
         self._mistakes, self._outside = dict[str, list[str]](), dict[str, OutsideRun]()
         path = find_run_file(study.study.base)
-        self._base, self._stem = read_toml(path), path.stem
+        self._base, self._stem = read_toml(path, expected="run"), path.stem
         if self._base.keys() & {"fork", "branch"}:
             raise SettingsError(
                 f"study.base={study.study.base!r} goes on from a checkpoint of another run. Give the run that it left, "
