@@ -36,7 +36,6 @@ __all__ = ["TABLES", "filled", "keys", "table"]
 
 TABLES: dict[str, type[BaseModel]] = {
     "run": RunSettings,
-    "schedule": PhaseSettings,
     "mix": MixEntry,
     "alternate": AlternateSettings,
     "mlm": MlmSettings,

@@ -195,14 +195,14 @@ def test_the_readme_shows_a_preset_of_the_size_it_says() -> None:
 def test_json_examples_are_what_they_show() -> None:
     examples = {
         page: [json.loads(snippet.text) for snippet in _all("json") if snippet.page == f"docs/{page}.md"]
-        for page in ("data", "training", "finetuning", "near-duplicates")
+        for page in ("data", "configuration", "finetuning", "near-duplicates")
     }
     assert sum(map(len, examples.values())) == len(_all("json"))
     (corpus,), (ds_config, metrics), (result,), dropped = examples.values()
     assert CorpusManifest.model_validate_json(json.dumps(corpus)).documents == 2
     assert [line["reason"] for line in dropped] == [Reason.NEAR_DUPLICATE, Reason.TEST_TEXT]
     FinetuningResult.model_validate(result)
-    table = _page("docs/training.md").text.partition("### metrics.jsonl")[2].partition("###")[0]
+    table = _page("docs/configuration.md").text.partition("### metrics.jsonl")[2].partition("###")[0]
     # The example is of a step of one objective.
     assert set(metrics) | {"losses"} == set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     path = ROOT / "ds_configs" / "zero1.json"
@@ -405,7 +405,7 @@ def test_the_table_of_memory_is_that_of_the_formula() -> None:
 
 
 def test_every_setting_is_in_a_table() -> None:
-    text = _page("docs/training.md").text
+    text = _page("docs/configuration.md").text
     documented = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE))
     named = {key for key, _ in keys(RunSettings)}
     assert named <= documented

@@ -110,6 +110,6 @@ def test_a_line_that_the_disk_cannot_hold_is_not_there_in_part(tmp_path, monkeyp
 
 
 def test_the_documented_fields_are_those_of_a_line():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
     table = page.split("### metrics.jsonl")[1].split("The form of a line")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(MetricsLine.__annotations__)
