@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,13 @@ from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import hash_folder
 from toolkit.engine import meeting
-from toolkit.launching.doctor import look_at_machine, try_a_step
+from toolkit.launching.doctor import look_at_machine, try_steps
 from toolkit.launching.findings import Facts, findings
 from toolkit.parallel.launcher import Launched
 
+_PACE = r"\n([\d,]+) tokens/s: about ([\d.e-]+) hours for the 13 steps left"
+# Of each step, most of it tokens: 8 rows of 64.
+_TOKENS = 512
 _VALUES = {
     "packages": {"toolkit": "0.1.0", "torch": "2.13.0", "deepspeed": "0.19.8"},
     "device": {"name": "NVIDIA H100 80GB HBM3"},
@@ -171,7 +175,7 @@ def test_a_port_that_nobody_listens_at_is_named(monkeypatch):
         meeting.meet()
 
 
-def test_the_step_that_is_tried_is_the_next_of_a_run_that_has_begun(tmp_path, capsys):
+def test_the_steps_that_are_tried_are_the_next_of_a_run_that_has_begun(tmp_path, capsys):
     """Its first weights are gone, as they may be then."""
     run_file = write_run(tmp_path)
     (tmp_path / "first").mkdir()
@@ -181,13 +185,16 @@ def test_the_step_that_is_tried_is_the_next_of_a_run_that_has_begun(tmp_path, ca
     shutil.rmtree(tmp_path / "first")
     files = hash_folder(tmp_path / "run")
     capsys.readouterr()
-    try_a_step(str(run_file), begun, "zero0")
+    try_steps(str(run_file), begun, "zero0")
     told = capsys.readouterr().out
     assert "resuming from step 2" in told
-    assert "all is well; step 3, trained and saved, took" in told
+    assert "all is well; steps 3 to 7, trained and saved, took" in told
+    speed, hours = (float(text.replace(",", "")) for text in re.findall(_PACE, told)[0])
+    # 13 steps as long as those that were timed.
+    assert hours == pytest.approx(13 * _TOKENS / speed / 3600, rel=0.05)
     assert hash_folder(tmp_path / "run") == files
     RunCase(str(run_file), overrides=tuple(begun))()
-    try_a_step(str(run_file), begun, "zero0")
+    try_steps(str(run_file), begun, "zero0")
     assert "all is well; the run has finished at step 20" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ EXAMPLES = ("toolkit doctor run.toml", "toolkit doctor run.toml --num-procs 8 --
 def command(
     run: RunSource, ds_config: DsConfig = None, num_procs: NumProcs = None, overrides: Overrides = None
 ) -> None:
-    """Compare what all ranks of a run find, and try a collective and a step; exit code 2 where something is wrong."""
+    """Compare what all ranks of a run find, then try a collective and five steps; exit code 2 if anything is wrong."""
     from toolkit.engine.gpus import num_devices
     from toolkit.launching.launch import launch_ranks
     from toolkit.run.load import declare_run

@@ -2,21 +2,25 @@
 
 1. Ranks meet, so that those that do not come are named, and join one another as for training.
 2. Each looks at its machine, and all together at network and devices; rank 0 shows what it makes of that.
-3. They train the next step of the run, in a folder of its own, with all that is checked and written on the way.
+3. They train the next five steps of the run in a folder beside it, with all that is checked and written on the way.
 
 From the second part on, a rank that fails, ends or hangs is named as in training.
 """
 
 import hashlib
+import math
+import os
 import platform
 import shutil
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +32,7 @@ from toolkit.core.console import columns, console
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import hash_folder
 from toolkit.core.locks import is_held, locked_folder
+from toolkit.core.text import counted, rounded
 from toolkit.data.corpus.shards import file_names
 from toolkit.engine.gpus import has_gpu
 from toolkit.engine.meeting import measure_speed, meet
@@ -40,8 +45,10 @@ from toolkit.preprocess.bundled import prepare_if_named
 from toolkit.run.checks import check_wandb
 from toolkit.run.continuation import find_continuation
 from toolkit.run.corpora import open_corpora
+from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
 from toolkit.run.load import declare_run, declare_settings, to_toml
+from toolkit.run.metrics import read_lines
 from toolkit.training.pretrain import join, pretrain_declared
 
 _PACKAGES = (
@@ -50,6 +57,7 @@ _PACKAGES = (
 )
 _BLOCK_BYTES = 1 << 16
 _SECONDS_FOR_LOCK = 5.0
+_STEPS = 5
 
 
 def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
@@ -61,7 +69,7 @@ def examine(source: str, overrides: Sequence[str], *, ds_config: str) -> None:
         with peers_watched(ranks):
             facts = ranks.gather_on_first(_look(source, overrides, ranks))
             _show(findings(facts, device=ranks.device.type) if facts else [], ranks)
-        try_a_step(source, overrides, ds_config)
+        try_steps(source, overrides, ds_config)
 
 
 def _show(rows: Sequence[Row], ranks: Ranks) -> None:
@@ -144,8 +152,8 @@ def _sampled(file: Path) -> str:
     return hashlib.sha256(b"%d" % content.size + b"".join(map(bytes, blocks))).hexdigest()[:12]
 
 
-def try_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
-    """Train the next step of a run, in a folder of its own; rank 0 says how long it took. Collective."""
+def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
+    """Train the next steps of a run in a folder beside it; rank 0 prints speed and hours left. Collective."""
     run, is_first, began = declare_run(source, overrides), read_launcher().rank == 0, time.monotonic()
     folder = run.folder.path.with_name(f".{run.folder.path.name}.doctor.partial")
     changes = {
@@ -153,7 +161,7 @@ def try_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
         # The run's own copies stay what they are, and are not resumed from.
         "checkpoint": {"copy_to": None},
         "eval": {"rows": 1},
-        "log": {"tensorboard": False, "wandb": False},
+        "log": {"tensorboard": False, "wandb": False, "every": 1},
     }
     changed = {group: getattr(run.settings, group).model_copy(update=values) for group, values in changes.items()}
     scratch = declare_settings(run.settings.model_copy(update=changed))
@@ -161,15 +169,37 @@ def try_a_step(source: str, overrides: Sequence[str], ds_config: str) -> None:
         # What a killed one left, which would be resumed. The others open it only after rank 0 has made it.
         shutil.rmtree(folder, ignore_errors=True)
     try:
-        outcome = pretrain_declared(scratch, ds_config=ds_config, as_next_of=run)
+        outcome = pretrain_declared(scratch, ds_config=ds_config, as_next_of=run, most_steps=_STEPS)
+        lines = read_lines(scratch.folder) if is_first else []
     finally:
         if is_first:
             shutil.rmtree(folder, ignore_errors=True)
     if is_first:
-        next_step = "the first step" if outcome.step <= 1 else f"step {outcome.step:,}"
-        all_well = f"all is well; {next_step}, trained and saved, took {time.monotonic() - began:,.1f} s"
+        first = find_continuation(run).step + 1
         if outcome.was_there:
             all_well = f"all is well; the run has finished at step {outcome.step:,}"
-        elif outcome.step == find_continuation(run).step:
-            all_well = f"stopped before {next_step}"
+        elif outcome.step < first:
+            all_well = f"stopped before step {first:,}"
+        else:
+            steps = f"step {first:,}" if outcome.step == first else f"steps {first:,} to {outcome.step:,}"
+            all_well = f"all is well; {steps}, trained and saved, took {time.monotonic() - began:,.1f} s"
+            all_well += _pace(run, lines)
         print(all_well, flush=True)
+
+
+def _pace(run: DeclaredRun, lines: Sequence[Mapping[str, Any]]) -> str:
+    """Tokens per second of the last logged steps, and how long a run takes from there on at that speed."""
+    # The first two steps compile, and measure.
+    timed = list(pairwise(line for line in lines if "tokens_per_second" in line))[-(_STEPS - 2) :]
+    if not timed:
+        return ""
+    tokens = [after["tokens"] - before["tokens"] for before, after in timed]
+    seconds = sum(count / after["tokens_per_second"] for count, (_, after) in zip(tokens, timed, strict=True))
+    first, last, total = timed[0][0]["step"], timed[-1][1]["step"], run.plan.schedule.total_steps
+    made, left = (run.plan.positions(b) - run.plan.positions(a) for a, b in ((first, last), (last, total)))
+    hours = left / made * seconds / 3600
+    pace = f"\n{sum(tokens) / seconds:,.0f} tokens/s: about {rounded(hours)} hours for the {total - last:,} steps left"
+    limit = [float(os.environ.get(f"SLURM_JOB_{name}_TIME", "nan")) for name in ("START", "END")]
+    job_hours = (limit[1] - limit[0]) / 3600
+    jobs = f", {counted(math.ceil(hours / job_hours), 'job')} as long as this one" if job_hours > 0 else ""
+    return f"{pace}{jobs}, without evaluation and checkpoints"

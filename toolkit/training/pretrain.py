@@ -74,11 +74,16 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int 
 
 
 def pretrain_declared(
-    declared: DeclaredRun, *, ds_config: str | None, until: int | None = None, as_next_of: DeclaredRun | None = None
+    declared: DeclaredRun,
+    *,
+    ds_config: str | None,
+    until: int | None = None,
+    as_next_of: DeclaredRun | None = None,
+    most_steps: int | None = None,
 ) -> Outcome:
     """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks.
 
-    As the next step of another run it begins where that would, and makes that step alone.
+    As the next steps of another run it begins where that would; it makes `most_steps` at most.
     """
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
@@ -92,8 +97,7 @@ def pretrain_declared(
                 stack.enter_context(run.folder.locked())
                 stack.enter_context(run.folder.reserved())
                 run.write()
-        is_one_step = as_next_of is not None
-        return _pretrain(declared.folder, ranks, is_stop_requested, until=until, is_one_step=is_one_step)
+        return _pretrain(declared.folder, ranks, is_stop_requested, until=until, most_steps=most_steps)
 
 
 def pretrain_resolved(folder: RunFolder, *, until: int | None) -> Outcome:
@@ -113,7 +117,7 @@ def _pretrain(
     is_stop_requested: StopRequest,
     *,
     until: int | None,
-    is_one_step: bool = False,
+    most_steps: int | None = None,
 ) -> Outcome:
     check_shared_folder(folder.path, ranks)
     with ranks.together():
@@ -123,7 +127,7 @@ def _pretrain(
         continuation = read_continuation(folder)
         checkpoint = continuation.open()
     step = continuation.step
-    stop = min(step + 1 if is_one_step else until or total_steps, total_steps)
+    stop = min(until or total_steps, step + (most_steps or total_steps), total_steps)
     if step >= stop:
         with ranks.together():
             if ranks.rank == 0 and (copy_to := declared.settings.checkpoint.copy_to):
