@@ -71,7 +71,7 @@ class StepProfiler(Hook):
         return self
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """Start behind the step before, stop behind the step."""
+        """Start after the step before, stop after the step."""
         if info.step == self._first_step:
             self._start()
         elif info.step == self._first_step + 1:

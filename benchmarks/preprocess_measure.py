@@ -32,7 +32,7 @@ class Usage:
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent has ended.
 
-    Without it the work of a fork server's children is in nobody's figures: their parent is a daemon.
+    Without it the work of a fork server's children is not counted: their parent is a daemon.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")

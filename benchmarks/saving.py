@@ -33,7 +33,7 @@ def kind_of(step: int) -> str:
 
 
 def is_saved(step: int) -> bool:
-    """True if a checkpoint is begun after the step; what it costs falls into the steps after it of its window."""
+    """True if a checkpoint starts after the step; what it costs falls into the steps after it of its window."""
     return kind_of(step) in ("background", "waited") and step % EVERY == 1
 
 

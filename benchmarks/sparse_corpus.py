@@ -38,7 +38,7 @@ def write_sparse_corpus(folder: Path, *, num_shards: int, shard_tokens: int = 1 
         else:
             os.link(first_idx, idx_path)
             os.link(first_plan, plan_path)
-        # As long as a real one; a hash nobody looks at here, since the tokens are not read through.
+        # As long as a real one; a hash that is not read here, since the tokens are not read through.
         source = f"hub://HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-{number:05d}-of-{num_shards:05d}.parquet"
         entries.append(ShardEntry(name, lengths.size, shard_tokens, "0" * 64, key.sha256_idx, source))
     special_ids = SpecialIds(bos=None, eos=0, pad=None, mask=128_256)

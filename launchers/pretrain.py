@@ -21,7 +21,7 @@ def main() -> None:
     )
     parser.add_argument("--config", help="a run file or the name of a preset; default: the quickstart preset")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
-    parser.add_argument("--until", type=int, metavar="K", help="stop behind update K, with a checkpoint")
+    parser.add_argument("--until", type=int, metavar="K", help="stop after update K, with a checkpoint")
     parser.add_argument("--print_run_dir", action="store_true", help="print the run folder of --config; start nothing")
     parser.add_argument(
         "--doctor", action="store_true", help="examine the ranks and machines of --config; train nothing"

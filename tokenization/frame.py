@@ -19,13 +19,13 @@ _MOST_TRIED = 100
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids in front of a text and behind it."""
+    """The ids in front of a text and after it."""
 
     front: tuple[int, ...] = ()
     back: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{_listed(self.front)} in front, {_listed(self.back)} behind"
+        return f"{_listed(self.front)} before, {_listed(self.back)} after"
 
 
 def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:

@@ -238,5 +238,5 @@ def _from_url(url: str, sha256: str | None) -> bytes:
         lines = str(error).strip().splitlines()
         raise TokenizationError(
             f"could not download the rank file {url}: {lines[0] if lines else type(error).__name__}. tiktoken keeps "
-            'files in TIKTOKEN_CACHE_DIR; with the file at hand, name it in a spec .toml of your own (ranks = "FILE").'
+            'files in TIKTOKEN_CACHE_DIR; if you have the file, name it in a spec .toml of your own (ranks = "FILE").'
         ) from error

@@ -37,7 +37,7 @@ class Piece:
     is_byte: bool = False
     """The fallback for one byte of what no piece spells."""
     is_continued: bool = False
-    """A WordPiece vocabulary writes it as a part behind another: `##§` and `§` stand for the same bytes."""
+    """A WordPiece vocabulary writes it as a part after another: `##§` and `§` stand for the same bytes."""
 
 
 class Pieces:
@@ -89,7 +89,7 @@ class Pieces:
         if self._spelling is _Spelling.WORDS:
             if text.startswith(self._continuation):
                 return Piece(text.removeprefix(self._continuation).encode(), is_continued=True)
-            # Words stand behind a blank, marks seldom do.
+            # Words come after a blank, marks seldom do.
             return Piece((f" {text}" if text[:1].isalnum() else text).encode())
         return Piece(text.encode())
 

@@ -157,7 +157,7 @@ class Modules:
     """What sentence-transformers makes of an encoder's hidden states, and of texts before.
 
     Attributes:
-        pooling: kinds, as the library calls them; vectors of several stand behind one another.
+        pooling: kinds, as the library calls them; vectors of several are concatenated.
         pools_prompt: whether the tokens of a prompt are pooled too.
         is_normalized: vectors have length 1.
         lowers_case: texts are lower-cased first.
@@ -187,7 +187,7 @@ def write_modules(folder: Path, modules: Modules, *, width: int) -> None:
         "default_prompt_name": modules.default_prompt,
         "similarity_fn_name": "cosine",
     }
-    # Spelled out: readers that do not know the short `pooling_mode` take their own default, without a word.
+    # Spelled out: readers that do not know the short `pooling_mode` silently take their own default.
     kinds = {key: kind in modules.pooling for key, kind in _KINDS_OF_POOLING.items()}
     pooling = {
         "word_embedding_dimension": width,

@@ -139,7 +139,7 @@ def iterate_rows(
 def csv_records(place: str, lines: Iterable[str], *, delimiter: str = ",") -> Iterator[tuple[int, int, list[str]]]:
     """The records of CSV, each with the numbers of its first and last line.
 
-    Nothing is repaired: after a stray quotation mark nobody can tell rows from text.
+    Nothing is repaired: after a stray quotation mark rows cannot be told from text.
     """
     # Of the whole process, like the limit of 131,072 characters that it replaces, which is less than a novel.
     csv.field_size_limit(_MOST_FIELD_CHARACTERS)

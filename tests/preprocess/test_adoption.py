@@ -246,8 +246,8 @@ def test_a_mixture_of_frames_is_said(take, tmp_path):
         document[-1].pop()
         document[-1].append(7)
     said = str(take(write_pair(tmp_path / "m" / "x", documents)))
-    assert "Documents have nothing in front, id 0 behind" in said
-    assert "3 of 10 documents have something else around them, most often nothing in front, nothing behind" in said
+    assert "Documents have nothing before, id 0 after" in said
+    assert "3 of 10 documents have something else around them, most often nothing before, nothing after" in said
 
 
 def test_documents_may_end_with_another_special_token(take, tmp_path):

@@ -339,8 +339,8 @@ def test_documents_end_once_where_the_tokenizer_ends_texts_itself(
         ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
         assert Corpus(tmp_path / "once").shards[0].document(number).tolist() == ids
         assert Corpus(tmp_path / "twice").shards[0].document(number).tolist() == [*ids, 0]
-    assert "itself puts behind every text; not appended again" in shown(summary_table(result))
-    assert "itself puts behind every text; appended once more (--eod)" in shown(summary_table(twice))
+    assert "itself puts after every text; not appended again" in shown(summary_table(result))
+    assert "itself puts after every text; appended once more (--eod)" in shown(summary_table(twice))
 
 
 def test_the_tokenizer_of_a_corpus_makes_the_same_corpus(prepare, write_jsonl, tmp_path):

@@ -139,7 +139,7 @@ def test_a_corpus_in_the_making_is_seen_from_outside(prepare, sources, tmp_path,
     killed_behind(1, lambda: prepare(*sources, output=output, **GIVEN))
     code, out, _ = toolkit("inspect", output, "--watch")
     assert code == 0
-    assert "1 of 2 source groups written (0 of 0 MB), 0 at work; nobody is at it" in " ".join(out.split())
+    assert "1 of 2 source groups written (0 of 0 MB), 0 at work; no process is running it" in " ".join(out.split())
     with locked_output(output, timeout=0.0):
         view = CorpusView(output)
         claims = Claims(Unwritten(output / ".work", [Item(item_key("write", 1, "the text is short"))]))

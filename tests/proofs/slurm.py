@@ -132,7 +132,7 @@ def stopped_and_resumed(case: Case, *options: str, nodes: int, ask: Callable[[Jo
         assert job.released == f"step-{case.steps:08d}"
     return (
         f"stopped and queued again at step {', '.join(stopped)}, finished at step {case.steps}; losses, digests, "
-        "weights and moments equal those of one piece; the job behind it (afterok) began only then"
+        "weights and moments equal those of one piece; the dependent job (afterok) began only then"
     )
 
 
@@ -144,7 +144,7 @@ def too_short(case: Case) -> str:
         assert job.log.count("stopped at step 0") == job.log.count(_TOO_LATE) == 1, job.log
         assert not (case.folder / "short" / "checkpoints").exists()
         _wait_for(lambda: _shown(job.behind)["Reason"] == "DependencyNeverSatisfied")
-    return "ended once, with code 1 and the message; the job behind it (afterok) never began"
+    return "ended once, with code 1 and the message; the dependent job (afterok) never began"
 
 
 def finished_in_time(case: Case) -> str:
@@ -220,7 +220,7 @@ def main() -> int:
             "one node, two ranks, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=1),
             "two nodes, one rank each, a limit of 3 minutes": stopped_and_resumed(case, *limit, nodes=2),
             "a limit of 5 minutes, the signal 10 minutes before it": too_short(case),
-            "the signal behind the last step": finished_in_time(case),
+            "the signal after the last step": finished_in_time(case),
         }
     version = _slurm("sbatch", "--version").split()[-1]
     text = f"{made_by('tests.proofs.slurm', packages=('deepspeed', 'torch'))}, Slurm {version}:\n\n"

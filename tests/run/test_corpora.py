@@ -80,7 +80,7 @@ def test_corpora_whose_documents_end_differently_are_refused(tmp_path, key, othe
     }
     validation = [] if key == "data.validation" else [f"data.validation={tmp_path / 'corpus'}"]
     named = "data.train.1.path" if key == "data.train" else key
-    with pytest.raises(SettingsError, match=rf"have nothing in front, id 0 behind, and those of {named}"):
+    with pytest.raises(SettingsError, match=rf"have nothing before, id 0 after, and those of {named}"):
         open_run_data(declare_run(run_file, [*given[key], *validation]))
 
 

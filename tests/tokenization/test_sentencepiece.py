@@ -96,7 +96,7 @@ def test_decoding_gives_what_the_library_gives_back(make_model, options):
     [
         ({"model_type": "word"}, "cuts text into words"),
         ({"model_type": "char"}, "cuts text into chars"),
-        ({"model_type": "unigram", "treat_whitespace_as_suffix": True}, "writes spaces behind words"),
+        ({"model_type": "unigram", "treat_whitespace_as_suffix": True}, "writes spaces after words"),
         ({"model_type": "bpe", "user_defined_symbols": ["<sep>"]}, "user-defined symbols"),
     ],
 )

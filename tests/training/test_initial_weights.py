@@ -246,7 +246,7 @@ def test_rows_that_are_longer_than_the_model_is_meant_for_are_told(first: Path, 
     assert "max_position" not in open_run_data(declare_run(str(tmp_path / "second.toml"), overrides)).describe()
     data = open_run_data(declare_run(str(tmp_path / "second.toml"), [*overrides, "model.max_position_embeddings=63"]))
     assert data.describe().endswith(
-        "\n  rows of 64 are longer than model.max_position_embeddings=63, which exports will say"
+        "\n  rows (64 tokens) exceed model.max_position_embeddings=63, the limit that exports will declare"
     )
 
 

@@ -7,10 +7,10 @@ from toolkit.core.errors import SettingsError
 from toolkit.work.slurm import SlurmJobs
 
 
-def keep(folder, *names, behind=()):
+def keep(folder, *names, after=()):
     jobs = SlurmJobs(folder / "jobs.json")
     for name in names:
-        jobs.keep(name, ["--wrap", "true"], log=folder / name, behind=behind)
+        jobs.keep(name, ["--wrap", "true"], log=folder / name, after=after)
     return jobs.num_submitted
 
 
@@ -19,9 +19,9 @@ def test_a_job_in_the_queue_is_submitted_once(tmp_path, monkeypatch, capsys):
     assert keep(tmp_path, "a", "b") == 2
     assert keep(tmp_path, "a", "b") == 0
     slurm.end(1)
-    assert keep(tmp_path, "a", "b", behind=("2",)) == 1
+    assert keep(tmp_path, "a", "b", after=("2",)) == 1
     assert slurm.jobs == {"1": ("a", ""), "2": ("b", ""), "3": ("a", "2")}
-    assert capsys.readouterr().out.splitlines()[-2:] == ["a: job 3, submitted, behind job 2", "b: job 2, pending"]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["a: job 3, submitted, after job 2", "b: job 2, pending"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tokenization.special_tokens import SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
-# Where the model begins in a `tokenizer.json`: behind all else. No string holds this, its quotes would be escaped.
+# Where the model begins in a `tokenizer.json`: after all else. No string holds this, its quotes would be escaped.
 _MODEL, _VOCABULARY = re.compile(rb',\s*"model":\s*\{'), re.compile(rb'"vocab":\s*\{')
 
 # Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
@@ -81,7 +81,7 @@ def _added(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
 def missing_bytes(tokenizer: Tokenizer) -> list[int]:
     """Bytes that a byte-level vocabulary has no token for.
 
-    gigatoken wants one for each, so ids behind the vocabulary stand in for them; the reference leaves such bytes out.
+    gigatoken wants one for each, so ids after the vocabulary stand in for them; the reference leaves such bytes out.
     """
     backend = tokenizer.backend
     if not is_byte_level(backend):

@@ -9,7 +9,7 @@ Differences that the form accounts for, besides the tables:
 - SentencePiece adds scores in single precision. On texts of hundreds of kilobytes a unigram model may so choose
   otherwise than `tokenizers`, which adds in double precision: measured once in 58 million tokens.
 - `tokenizers` looks up a character map by what a reader sees as one character. Where a compatibility character (a
-  ligature, a circled digit) has a combining mark behind it, the mark is lost.
+  ligature, a circled digit) has a combining mark after it, the mark is lost.
 """
 
 import base64
@@ -127,7 +127,7 @@ def _refuse_unsupported(model: SentencePieceModel, name: str) -> None:
     if model.type not in (ModelType.UNIGRAM, ModelType.BPE):
         what = f"cuts text into {model.type.name.lower()}s"
     elif model.treat_whitespace_as_suffix:
-        what = "writes spaces behind words"
+        what = "writes spaces after words"
     elif not model.normalizer.escape_whitespaces:
         what = "leaves spaces as they are"
     elif PieceType.UNUSED in types:

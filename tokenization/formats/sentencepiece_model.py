@@ -150,7 +150,7 @@ def check_charsmap(content: bytes) -> None:
 
 
 def _parts(content: bytes) -> tuple[Units, bytes]:
-    """The units of the trie, and the strings behind it."""
+    """The units of the trie, and the strings after it."""
     if len(content) < 4:
         raise ValueError("its character map is cut off")
     (size,) = struct.unpack_from("<I", content)

@@ -54,7 +54,7 @@ def holds_checkpoints(folder: Path) -> bool:
 def set_aside(folder: Path) -> Path | None:
     """Hide a visible checkpoint in one step and say where it is now; None if there is none.
 
-    Deleting in place would show a half checkpoint to whoever looks meanwhile, or for good after a crash.
+    Deleting in place would show a half checkpoint to a reader meanwhile, or for good after a crash.
     """
     if not folder.exists():
         return None
@@ -69,9 +69,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def half_removed(root: Path) -> str:
-    """Words on what could not be deleted of checkpoints below `root`, of which nobody reads a part; empty: nothing.
+    """Words on what could not be deleted of checkpoints below `root`, of which no part is read; empty: nothing.
 
-    On NFS, a file that somebody has open keeps its folder. Each new checkpoint tries again.
+    On NFS, an open file keeps its folder. Each new checkpoint tries again.
     """
     left = len(list(root.glob(f"{_REMOVING_PREFIX}*")))
     return f"{counted(left, 'removed checkpoint')} not deleted yet: {root}/{_REMOVING_PREFIX}*" if left else ""

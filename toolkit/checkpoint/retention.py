@@ -18,28 +18,28 @@ class CheckpointSettings(Settings):
     """When checkpoints are saved and which are kept. The last step is always saved."""
 
     every: int | None = Field(default=None, ge=1)
-    """Save at multiples of this step; unset, only at those of `keep_every`, and at `keep_at`."""
+    """Save at multiples of this step. Unset: only at `keep_every` and `keep_at`."""
 
     keep: int = Field(default=2, ge=1)
     """Number of newest checkpoints to keep."""
 
     keep_every: int | None = Field(default=None, ge=1)
-    """Save at multiples of this step too and never delete those, as a trunk to branch from."""
+    """Also save at multiples of this step, and never delete these, for example to branch from."""
 
     keep_at: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
-    """Save at these steps too and never delete those, for runs that fork off there; 0: before the first update."""
+    """Also save at these steps, and never delete these; 0: before the first update."""
 
     keep_best: bool | Annotated[str, Field(min_length=1)] = False
-    """Save where the validation loss is the lowest so far and never delete the best: that of the last phase's
-    objective, or of one by name."""
+    """Also save at the lowest validation loss so far, and never delete the best: by the last phase's objective, or by a
+    named one."""
 
     keep_weights_only: bool = False
-    """What stays beside the `keep` newest loses the optimizer's moments, two thirds of its size: it is exported and
-    started from (`init.from`), and neither resumed nor forked."""
+    """Drop the optimizer moments, two thirds of the size, from checkpoints that stay besides the `keep` newest: they
+    can be exported and used as `init.from`, but not resumed or forked."""
 
     copy_to: Annotated[str, Field(min_length=1)] | None = None
-    """URL of object storage (`s3://...`) or folder that each checkpoint is copied to when it is whole. A run whose
-    folder is empty resumes from there. Copies are never deleted."""
+    """Object storage URL (`s3://...`) or folder to which each complete checkpoint is copied. A run with an empty folder
+    resumes from there. Copies are never deleted."""
 
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""
@@ -60,7 +60,7 @@ def retain(
     The `keep` newest ones with all their files stay, and every one whose step `is_kept`. Two kinds stay without being
     counted, so that they cannot push out a good one: those that lack files, and those of a later step than the one
     written last, which were damaged when the run was resumed before them. Files are not hashed here. Those of the steps
-    `in_use` stay this time, as somebody still has to read them.
+    `in_use` stay this time, as they are still to be read.
     """
     removed: list[Path] = []
     for step, folder in _older(root, keep):

@@ -12,11 +12,13 @@ EXAMPLES = (
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the run to leave; it is only read.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="Folder of the run to branch from; it is not changed.")
+    ],
     *,
     step: Annotated[int, typer.Option(metavar="K", min=1, help="Step of a kept checkpoint there.")],
     config: Annotated[
-        Path, typer.Option(metavar="TAIL.toml", help="[[schedule]] from that step on, and whatever else changes.")
+        Path, typer.Option(metavar="TAIL.toml", help="[[schedule]] from that step on, and other settings to change.")
     ],
     output: Annotated[Path, typer.Option(metavar="RUN_DIR2", help="Folder of the new run.")],
     overrides: Annotated[

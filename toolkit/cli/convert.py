@@ -68,12 +68,12 @@ def command(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            metavar="TOKENIZER", help="With --from-hf: another one, as preprocess takes it. [default: its own]"
+            metavar="TOKENIZER", help="With --from-hf: a new tokenizer, as for preprocess. [default: its own]"
         ),
     ] = None,
     head: Annotated[
         ImportHead | None,
-        typer.Option(help=f"With --from-hf: new makes what the model's head lacks. [default: {DEFAULT_HEAD}]"),
+        typer.Option(help=f"With --from-hf: new initializes what the model's head lacks. [default: {DEFAULT_HEAD}]"),
     ] = None,
 ) -> None:
     """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""

@@ -15,7 +15,7 @@ def command(
     from toolkit.launching.launch import launch_ranks
     from toolkit.run.load import declare_run
 
-    # A mistake in the run file is told once, before there are ranks.
+    # A mistake in the run file is reported once, before there are ranks.
     declare_run(run, overrides or [])
     arguments = ["--doctor", "--config", run, "--ds_config", ds_config or "auto"]
     arguments += [word for override in overrides or () for word in ("--set", override)]

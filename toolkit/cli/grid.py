@@ -30,7 +30,7 @@ def command(
         bool, typer.Option("--dry-run", help="Show the cells, how many are done and what would run; start nothing.")
     ] = False,
 ) -> None:
-    """Fine-tune models on tasks at several learning rates and seeds; run again, it does what is missing."""
+    """Fine-tune models on tasks at several learning rates and seeds; rerun it to do what is missing."""
     from toolkit.work.start import ExecutorKind
 
     kind = ExecutorKind.named(executor)

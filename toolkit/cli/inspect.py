@@ -39,7 +39,7 @@ def command(
         bool, typer.Option("--watch", help="Show runs, a grid or a corpus in the making until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show what a corpus holds (statistics, lengths, rows), where a run or many stand, or what is in a checkpoint."""
+    """Show the contents of a corpus (statistics, lengths, rows), the state of runs, or the contents of a checkpoint."""
     from toolkit import inspection
     from toolkit.storage import is_url
 

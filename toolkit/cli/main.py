@@ -23,13 +23,13 @@ _COMMANDS = {
     "inspect": "Look at a corpus, a run or a checkpoint",
     "verify": "Check the hashes of a corpus, a run or a checkpoint",
     "train": "Pretrain an encoder, objective after objective",
-    "doctor": "Compare the ranks and machines of a run before it",
+    "doctor": "Check the ranks and machines of a run",
     "branch": "Start a new run at a step of another one",
     "merge": "Average the weights of checkpoints",
     "study": "Train a family of runs, common prefixes once",
     "convert": "Export to or import from Hugging Face",
     "finetune": "Fine-tune an encoder and evaluate it",
-    "predict": "Answer rows with a fine-tuned model",
+    "predict": "Predict with a fine-tuned model",
     "score": "Score minimal pairs, zero-shot",
     "grid": "Fine-tune models on tasks, rates and seeds",
     "report": "Tables, tests and figures from grids and runs",
@@ -46,7 +46,7 @@ _UsageError: Any = typer.BadParameter.__base__
 class _Command(TyperCommand):
     examples: tuple[str, ...] = ()
     sections: Callable[[], Sequence[tuple[str, Sequence[tuple[str, str]]]]] = staticmethod(tuple)
-    """More of the help behind the options: titles and rows."""
+    """More of the help after the options: titles and rows."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # The library writes {SOURCE}... for a required argument.
@@ -57,7 +57,7 @@ class _Command(TyperCommand):
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 if parameter.param_type_name == "argument":
-                    # Without the type, which the library writes behind the name.
+                    # Without the type, which the library writes after the name.
                     arguments.append((parameter.metavar or parameter.name, record[1]))
                 else:
                     options.append(record)

@@ -40,10 +40,10 @@ Overrides = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="a100|h100|h200|b200|mi250x|mi300x", help="With --dry-run: say how long it takes on these."),
+    typer.Option(metavar="a100|h100|h200|b200|mi250x|mi300x", help="With --dry-run: estimate the time on these."),
 ]
 """Option of commands that plan."""
-Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="The share of --device's peak to expect.")]
+Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="Expected fraction of --device's peak.")]
 """Option beside it."""
 
 

@@ -15,8 +15,8 @@ EXAMPLES = (
 
 
 def command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="What toolkit finetune wrote, or its model/.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As the test file there; labels may be missing.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Output of toolkit finetune, or its model/.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file like its test file; labels are optional.")],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for predictions.jsonl.")],
     text_columns: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="sc: columns of the texts, if not those of the training file.")
@@ -25,7 +25,7 @@ def command(
     bad_rows: Annotated[str | None, option_of(FinetuningSettings, "bad_rows", "error|skip")] = None,
     threads: Annotated[int | None, option_of(FinetuningSettings, "threads", "N")] = None,
 ) -> None:
-    """Answer the rows of a file with a fine-tuned model, as toolkit finetune answers its test file."""
+    """Predict the rows of a file with a fine-tuned model, as toolkit finetune does for its test file."""
     given = {"text_columns": text_columns, "label_column": label_column, "bad_rows": bad_rows, "threads": threads}
     from toolkit.core.console import console
     from toolkit.core.text import counted

@@ -24,7 +24,7 @@ def command(
     form: Annotated[str | None, option_of(MinimalPairsSettings, "form", "causal|masked")] = None,
     threads: Annotated[int | None, option_of(MinimalPairsSettings, "threads", "N")] = None,
 ) -> None:
-    """Score minimal pairs, zero-shot: accuracy of a language model, in all and of each paradigm."""
+    """Score minimal pairs, zero-shot: accuracy of a language model, overall and per paradigm."""
     settings = settings_from(MinimalPairsSettings, {"form": form, "threads": threads})
     from toolkit.core.console import columns, console
     from toolkit.experiments.finetune import finetune

@@ -26,7 +26,7 @@ def command(
         str, typer.Argument(metavar="STUDY.toml|NAME", help="A study file, or the name of a shipped one.")
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the models, what they share and what they take; start nothing.")
+        bool, typer.Option("--dry-run", help="Show the models, what they share and cost; start nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
     executor: Annotated[
@@ -34,7 +34,7 @@ def command(
         typer.Option(metavar="NAME", help="Where models train: local, this machine; slurm, jobs; ray, a Ray cluster."),
     ] = "local",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="This model, and those that it begins from; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this model and those it starts from; repeatable.")
     ] = None,
     device: Device = None,
     mfu: Mfu = 0.4,
@@ -42,14 +42,14 @@ def command(
         str | None, typer.Option(metavar="NAME", help="Print the run file of a model trained alone.")
     ] = None,
     tidy: Annotated[
-        bool, typer.Option("--tidy", help="Remove checkpoints that no model of the study begins from any more.")
+        bool, typer.Option("--tidy", help="Remove checkpoints that no model of the study starts from any more.")
     ] = False,
     why: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="NAME NAME", help="Say how many steps two models share, and what differs then."),
+        typer.Option(metavar="NAME NAME", help="Print how many steps two models share, and what differs next."),
     ] = None,
 ) -> None:
-    """Train a family of runs from one file, every common prefix once; run again, it does what is missing."""
+    """Train a family of runs from one file, every common prefix once; rerun it to do what is missing."""
     # Before the imports of the next line, which take seconds. What trains answers for itself.
     with ended_by_stop_signals("stopped; the same command goes on where it was"):
         from toolkit.experiments.study import program

@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 _THREADS = typer.Option(metavar="N", min=1, help="CPU threads of a rank (default: its share of the cores).")
-_UNTIL = typer.Option(metavar="K", min=1, help="Stop behind update K, with a checkpoint (default: the end).")
+_UNTIL = typer.Option(metavar="K", min=1, help="Stop after update K, with a checkpoint (default: the end).")
 
 
 def command(
@@ -28,15 +28,16 @@ def command(
     threads: Annotated[int | None, _THREADS] = None,
     until: Annotated[int | None, _UNTIL] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will take; start nothing.")
+        bool, typer.Option("--dry-run", help="Show the resolved settings and what the run will cost; start nothing.")
     ] = False,
     device: Device = None,
     mfu: Mfu = 0.4,
     job_hours: Annotated[
-        float | None, typer.Option(metavar="HOURS", min=0.1, help="With --device: say how many jobs as long as this.")
+        float | None,
+        typer.Option(metavar="HOURS", min=0.1, help="With --device: print the number of jobs of this length."),
     ] = None,
 ) -> None:
-    """Pretrain an encoder, objective after objective; run again in the same folder, it resumes."""
+    """Pretrain an encoder, objective after objective; rerun the command to resume."""
     if job_hours and not device:
         raise SettingsError("--job-hours needs --device: how long the run takes depends on it.")
     if dry_run and until:

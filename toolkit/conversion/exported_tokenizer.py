@@ -22,7 +22,7 @@ def export_tokenizer(
     - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
-      what its tokenizer puts around texts. A decoder continues a text: nothing stands behind it.
+      what its tokenizer puts around texts. A decoder continues a text: nothing comes after it.
     - For sentence-transformers, which pools what a text has, a text without any frame gets an end.
     - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
     """

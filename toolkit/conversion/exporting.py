@@ -54,7 +54,7 @@ class ConversionReport:
     out: Path
     """The folder that was written."""
     step: int
-    """Updates behind the weights."""
+    """Updates that the weights have had."""
     form: ExportForm
     """What the exported model is."""
     dtype: ExportDtype

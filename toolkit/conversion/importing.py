@@ -150,7 +150,7 @@ def _vocabulary(
     place: Path,
     changes: list[str],
 ) -> _Vocabulary:
-    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and what was decided is told."""
+    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and decisions are reported."""
     policy = mask_token if other is None else DEFAULT_MASK_TOKEN
     own, said = open_tokenizer(weights.folder, described, mask_token=policy)
     own.save(place / _OWN)
@@ -179,7 +179,7 @@ def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: l
     """The model's own vocabulary, with a row for the mask token if it has to be made."""
     tokens = tokenizer.encoded_vocabulary_size
     if tokens < rows:
-        changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding behind the tokens")
+        changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding after the tokens")
     if tokenizer.mask.origin is not MaskOrigin.APPENDED:
         return _Vocabulary(tokenizer, described.settings)
     mask = tokenizer.mask.id
@@ -217,7 +217,7 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
         first += len(block)
         yield block
     if mean is not None and is_grown:
-        # Padding behind the mask too: as likely as a word that nothing is known of.
+        # Padding after the mask too: as likely as a word that nothing is known of.
         yield mean.repeat(shapes_of(vocabulary.settings)[name][0] - first, *[1] * mean.dim())
 
 

@@ -1,7 +1,7 @@
 """Exported encoders' tokenizers read a text with the mask in it as training did: the mask stands for a word's tokens.
 
 `tokenizers` cuts a text at special tokens before it normalizes the parts, each as if it were a text: what belongs to
-the beginning of a text (a blank in front, stripped blanks) would come behind every mask, where training had none of it.
+the beginning of a text (a blank in front, stripped blanks) would come after every mask, where training had none of it.
 """
 
 import json
@@ -20,7 +20,7 @@ _SENTENCES = (
     "{} is here.",
     "They said ({}) and left.",
 )
-# Several: a vocabulary may join one of them with a mark behind it, or leave the blank before it alone.
+# Several: a vocabulary may join one of them with a mark after it, or leave the blank before it alone.
 _WORDS = ("mat", "river", "house", "old", "cat", "sun", "water", "book", "door", "red", "part", "a", "I", "in")
 
 

@@ -1,7 +1,7 @@
 """Merge of checkpoints: one whose weights are the weighted mean of those of several.
 
 A mean over checkpoints of a constant learning rate stands for a decay of that rate: each update counts with the weights
-of all checkpoints behind it (WSM, arXiv 2507.17634, section 3). So weights are differences of the decay from one
+of all checkpoints after it (WSM, arXiv 2507.17634, section 3). So weights are differences of the decay from one
 checkpoint to the next; equal ones are a linear decay.
 """
 

@@ -21,7 +21,7 @@ _ANGLES = "rotary_emb.inv_freq"
 def open_stored(
     folder: Path, described: Described, tensors: HubTensors, head: ImportHead, place: Path, changes: list[str]
 ) -> HubWeights:
-    """The tensors of the class with a head; a new one is written inside `place`, and what was decided is told."""
+    """The tensors of the class with a head; a new one is written inside `place`, and decisions are reported."""
     stored, wrapper = HubWeights.open(folder).by_class_names(tensors)
     if wrapper:
         changes.append(f"names of tensors: {wrapper} in front of each is left out")

@@ -36,7 +36,7 @@ class VocabularyChange:
     """Old rows whose mean each new row is; made by `change_vocabulary`."""
 
     sources: tuple[tuple[int, ...], ...]
-    """Old ids, by new id; none where the row is the mean of all, as those of padding behind the new vocabulary."""
+    """Old ids, by new id; none where the row is the mean of all, as those of padding after the new vocabulary."""
     num_old_tokens: int
     """Old ids with a row of their own; padding comes after them."""
     kept: tuple[int, ...]

@@ -79,7 +79,7 @@ class NonFiniteError(ToolkitError):
     exit_code = 3
     is_agreed = True
     step: int | None = None
-    """Of pretraining: the update that met it, or behind which an evaluation did."""
+    """Of pretraining: the update that met it, or after which an evaluation did."""
 
     @classmethod
     def at_step(cls, step: int, message: str) -> "NonFiniteError":

@@ -145,7 +145,7 @@ def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder for files that can be made again, by the XDG base directory specification.
+    """The folder for files that can be rebuilt, by the XDG base directory specification.
 
     A user without a home (a container's bare uid) gets one below the system's temporary folder, where another user may
     have made a folder of that name: then this process gets one of its own.
@@ -161,7 +161,7 @@ def cache_folder() -> Path:
 
 @cache
 def _private_folder(name: str) -> Path:
-    """A folder below the system's temporary one into which nobody else can put files."""
+    """A folder below the system's temporary one into which no other user can put files."""
     folder = Path(tempfile.gettempdir()) / name
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from toolkit.core.errors import SettingsError
 
 SECONDS_UNTIL_SAID = 30.0
-"""Time for which nobody is told that something waits."""
+"""Time before a message says that something waits."""
 
 
 def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:

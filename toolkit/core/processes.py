@@ -39,7 +39,7 @@ def end_after(program: Callable[[], object]) -> NoReturn:
 
     If Python ends the interpreter while another thread is in native code, that thread is unwound where it comes back,
     and in torch's bindings this aborts the process (SIGABRT), whatever the program did. So everything that Python runs
-    at exit is run here, and then the system ends the process. A file that nobody closed is not flushed.
+    at exit is run here, and then the system ends the process. A file that is still open is not flushed.
     """
     try:
         code = program()

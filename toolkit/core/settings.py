@@ -15,7 +15,7 @@ NUMBER, TABLE = "a number", "a table"
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _LONGEST_VALUE = 100
-# How pydantic names the members of a union, behind the key that has one.
+# How pydantic names the members of a union, after the key that has one.
 _MEMBERS = ("list[any]", "str", "constrained-str", "bool", NUMBER, TABLE)
 _EXPECTED = {
     "int_type": "an integer",
@@ -79,7 +79,7 @@ def validated(
     group: str = "",
     needed: Mapping[str, str] | None = None,
 ) -> _Model:
-    """Settings of plain data; a SettingsError with every finding, behind `origin`, what messages call the whole.
+    """Settings of plain data; a SettingsError with every finding, after `origin`, what messages call the whole.
 
     For `group` and `needed` see `explain`.
     """

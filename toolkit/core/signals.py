@@ -27,7 +27,7 @@ class Requests:
 
     Signals of one request may be several: batch systems send one to a process and to its group, and another kind soon
     after. A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one
-    behind SIGTERM; SIGXCPU comes each second from a limit on. Neither ever means more than the first.
+    after SIGTERM; SIGXCPU comes each second from a limit on. Neither ever means more than the first.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Requests:
 
 @contextmanager
 def stop_signals_kept() -> Iterator[None]:
-    """Give the stop signals back to whom they belonged, behind the block."""
+    """Give the stop signals back to their owners, after the block."""
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         yield

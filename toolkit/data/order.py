@@ -173,7 +173,7 @@ class Located:
 
 
 class RowStream:
-    """The rows of a run, in order. It has no state: position p gives the same row whoever asks, and when."""
+    """The rows of a run, in order. It has no state: position p gives the same row for every caller, at any time."""
 
     def __init__(self, rows: Rows, order: Order) -> None:
         assert rows.num_rows == order.num_rows

@@ -26,7 +26,7 @@ class BlendWeights(Settings):
     """Weights of the corpora of a blend that follow from their sizes."""
 
     temperature: Annotated[float, Field(ge=0, le=1)]
-    """Exponent t: a corpus of n tokens has weight n^t. 1: rows in proportion to tokens; 0: as many of each."""
+    """Exponent t: a corpus of n tokens has weight n^t. 1: rows in proportion to tokens; 0: equal rows."""
 
 
 class DataSettings(Settings):
@@ -49,17 +49,17 @@ class DataSettings(Settings):
         ]
         | None
     ) = None
-    """Folder of the corpus that is evaluated, or a table of names to folders; none: no evaluation."""
+    """Folder of the validation corpus, or a table of names to folders. Unset: no evaluation."""
     sequence_length: Annotated[int, Field(ge=2, le=2**20)] = 2048
     """S, positions in a row."""
     windows: Literal["documents", "random-cut", "blocks"] = "documents"
-    """How rows are made: pieces of documents packed by best fit; the token stream in rows of S, each cut once more at
-    a random point; or plain rows of S."""
+    """How rows are formed: document pieces packed by best fit; rows of S tokens of the stream, each cut once more at a
+    random point; or plain rows of S."""
     min_length: Annotated[int, Field(ge=1)] = 12
-    """The shortest segment: shorter pieces of documents are dropped, random cuts keep this far from both ends.
-    `blocks` does not use it."""
+    """Minimum segment length: shorter document pieces are dropped, random cuts stay this far from both ends. Not used
+    by `blocks`."""
     shuffle: Literal["global", "blocks"] = "global"
-    """Shuffle rows over the whole corpus, or blocks of rows and then rows inside a window of blocks."""
+    """Shuffle rows globally, or blocks of rows and then rows within a window of blocks."""
 
     @field_validator("train")
     @classmethod

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-# To be connected, for which a call is made again if nobody answers it.
+# To be connected, with a new call if one is not answered.
 _CONNECT_SECONDS, _SECONDS_OF_A_CALL = 20.0, 5.0
 # Until rank 0 has all: those that can call do so at once, but for what the system keeps from it.
 _MEETING_SECONDS = 60.0

@@ -54,7 +54,7 @@ def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, 
     if parallel.pp > 1:
         return "pipeline", "pipeline stages need ZeRO stage 1"
     if plan.data_parallel == 1:
-        return "zero1", "one copy of the model has nobody to divide gradients with"
+        return "zero1", "with a single data-parallel rank there is nothing to shard"
     if plan.accumulation >= _MANY_MICRO_BATCHES:
         return "zero1", f"ZeRO stage 2 would reduce gradients after each of {plan.accumulation} micro-batches"
     return "zero2", f"gradients are divided over {plan.data_parallel} copies of the model"

@@ -5,7 +5,7 @@ forward pass. A micro-batch's loss is its sum of cross-entropies times gas x dp 
 divisions (by accumulation steps in backward, by ranks in the all-reduce), so gradient and reported loss are the mean
 over target tokens whatever the micro-batch, the accumulation and the number of ranks. Where a step has several
 objectives, each has its own N and coefficient, which become weights of its targets. It is computed inside the
-module's forward, because a head used outside loses its gradient under DeepSpeed's bf16 optimizer without a word.
+module's forward, because a head used outside loses its gradient under DeepSpeed's bf16 optimizer, silently.
 
 A value that is not finite never reaches a checkpoint: the reduced loss is tested before the update; the gradient norm
 and the engine's skipped steps after it, or before it at stage 0, where the engine would step on NaN silently.

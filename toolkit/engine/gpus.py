@@ -80,7 +80,7 @@ def peak_flops(name: str) -> float | None:
 def _may_have_gpu() -> bool:
     """False for a torch without GPUs and for a machine without NVIDIA's driver, by its library, or AMD's."""
     if "torch" in sys.modules:
-        # It is at hand, and it knows.
+        # It is available, and it knows.
         return True
     build = version("torch").partition("+")[2]
     # AMD's own containers have builds of torch that do not say so in their version.

@@ -17,21 +17,22 @@ class LearningRateSettings(Settings):
     """Warm-up, then constant, then decay (arXiv 2507.00994, appendix: 2,000 steps up, 2,000 steps down)."""
 
     peak: float = Field(5e-4, gt=0, allow_inf_nan=False)
-    """Learning rate behind the warm-up, from which it decays."""
+    """Peak learning rate."""
     warmup_steps: int | None = Field(None, ge=0)
-    """Steps of linear rise; unset: 5 % of the run, at most 2,000."""
+    """Steps of linear warm-up. Unset: 5 % of the run, at most 2,000."""
     decay_steps: int | None = Field(None, ge=0)
-    """Steps of decay at the end of the run, of kind `wsd` alone; unset: `decay_fraction`, else 5 % of the run, at most
+    """Decay steps at the end of the run, for kind `wsd`. Unset: `decay_fraction`, else 5 % of the run, at most
     2,000."""
     decay_fraction: float | None = Field(None, ge=0, le=1)
-    """The same as a share of the run, so that it stays right for a shorter one; `decay_steps` goes before it."""
+    """The same as a fraction of the run; `decay_steps` takes precedence."""
     kind: Literal["wsd", "cosine", "constant"] = "wsd"
-    """Shape of the whole schedule behind the warm-up: `wsd`, the peak and then a decay; `cosine`, half a cosine from
-    the peak to the floor over all other steps; `constant`, the peak."""
+    """Schedule after the warm-up: `wsd`, the peak and then a decay; `cosine`, half a cosine from the peak to the floor;
+    `constant`, the peak."""
     decay: Literal["linear", "1-sqrt", "cosine", "exponential"] = "linear"
     """Shape of the decay of kind `wsd`."""
     floor: float = Field(0.0, ge=0, lt=1)
-    """Where the decay leads, as a share of the peak; one step more would reach it, so that no step runs at 0."""
+    """Final learning rate as a fraction of the peak. It would be reached one step after the end, so no step runs at
+    0."""
 
     @model_validator(mode="after")
     def _kind_and_decay_fit(self) -> Self:
@@ -56,7 +57,7 @@ class LearningRateSettings(Settings):
         return self
 
     def ramps(self, total_steps: int) -> tuple[int, int]:
-        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all behind the warm-up."""
+        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all after the warm-up."""
         default = min(_LONGEST_RAMP, math.floor(_RAMP_SHARE * total_steps))
         warmup = default if self.warmup_steps is None else self.warmup_steps
         if self.kind != "wsd":
@@ -100,7 +101,7 @@ def learning_rate_at(step: int, settings: LearningRateSettings, *, total_steps: 
 
 
 def _decayed(settings: LearningRateSettings, *, done: int, decay: int) -> float:
-    """Learning rate behind `done` of `decay` steps of the decay: the peak where none is done."""
+    """Learning rate after `done` of `decay` steps of the decay: the peak where none is done."""
     peak, x = settings.peak, done / decay
     shape = settings.decay if settings.kind == "wsd" else settings.kind
     if shape == "exponential":

@@ -16,15 +16,15 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
     """Decoupled weight decay."""
     decay_norms_and_embeddings: bool = True
-    """Whether weight decay also hits norm weights, embeddings and biases, as in the paper's code."""
+    """Apply weight decay to norms, embeddings and biases too, as in the paper's code."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the first moment."""
     beta2: float = Field(0.95, ge=0, lt=1)
     """Decay of the second moment."""
     epsilon: float = Field(1e-5, gt=0)
-    """Added to the root of the second moment."""
+    """AdamW's epsilon."""
     grad_clip: float = Field(1.0, ge=0, allow_inf_nan=False)
-    """Largest global norm of the gradient; 0 switches clipping off."""
+    """Maximum global gradient norm; 0 disables clipping."""
 
 
 def build_optimizer(

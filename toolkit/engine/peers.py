@@ -95,7 +95,7 @@ class _Watch(threading.Thread):
             connection.close()
 
     def _wait(self, waiting: selectors.BaseSelector) -> tuple[int, str] | None:
-        """The rank that is gone, and how, if it hangs; None if nobody is left to watch, or this rank leaves."""
+        """The rank that is gone, and how, if it hangs; None if no rank is left to watch, or this rank leaves."""
         while waiting.get_map() and not self._has_left.is_set():
             for key, _ in waiting.select(timeout=1.0):
                 told, text = self._read(key.fileobj)
@@ -217,8 +217,8 @@ def missing_ranks(hosts: Sequence[str], places: Mapping[int, str]) -> tuple[int,
     silent = "does not answer: its process is stopped, or its machine hangs"
     told = [places.get(rank, silent) for rank in range(len(hosts))]
     missing = {rank: f"rank {rank} on {hosts[rank]}, which {place}" for rank, place in enumerate(told) if place}
-    nobody = "a network or a device that fails: all ranks are there (NCCL_DEBUG=INFO tells more)"
-    return min(missing, default=1), first_few(list(missing.values())) or nobody
+    none_missing = "a network or a device that fails: all ranks are there (NCCL_DEBUG=INFO tells more)"
+    return min(missing, default=1), first_few(list(missing.values())) or none_missing
 
 
 def _end_process(message: str) -> None:

@@ -96,7 +96,7 @@ class PipelinedEngine(Engine):
         return torch.stack(losses) if losses else torch.zeros(0, device=self.ranks.device)
 
     def _fed(self, micro_batches: Sequence[MicroBatch], scale: float) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Items that DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage is told the rest."""
+        """Items that DeepSpeed reads for each micro-batch, at both ends of the pipeline; the stage gets the rest."""
         settings = self._stage.settings
         shape = micro_batches[0].input_ids_BS.shape
         if shape != self._shape:

@@ -153,7 +153,7 @@ def _model() -> ModelSettings:
 
 
 def time_in_turns(threads: int, step: Callable[[Precision], None]) -> list[Turn]:
-    """Three turns of a step in each dtype, on `threads` threads, behind one that builds kernels; about a second."""
+    """Three turns of a step in each dtype, on `threads` threads, after one that builds kernels; about a second."""
     turns, precisions = list[Turn](), get_args(Precision)
     with cpu_threads(threads):
         for _ in range(1 + _TIMED_STEPS):

@@ -186,7 +186,7 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})
     launched = read_launcher()
     if not launched.is_launched:
-        # What DeepSpeed and torch want to read in a process that nobody launched.
+        # What DeepSpeed and torch want to read in a process without a launcher.
         os.environ.update(alone(port=0))
     if has_gpu():
         if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
@@ -219,7 +219,7 @@ def leave_ranks() -> None:
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
     """A group for host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    # Only then: nobody watches ranks that have yet to connect, which lazily they do here, and one may fail there.
+    # Only then: ranks that have yet to connect are not watched, which lazily they do here, and one may fail there.
     dist.all_reduce(torch.zeros(1), group=group)
     _set_pg_timeout(_HOST_TIMEOUT, group)
     return group

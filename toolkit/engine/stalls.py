@@ -1,7 +1,7 @@
 """Where a rank is, and whether it waits too long for others in a collective of a step; another thread of it looks.
 
-A rank that hangs cannot tell, and of those that wait for it torch says only that time is over; on GPUs it ends them
-without a word. So the stacks of the rank's own threads are looked at.
+A rank that hangs cannot report it, and of those that wait for it torch says only that they timed out; on GPUs it ends
+them silently. So the stacks of the rank's own threads are looked at.
 """
 
 import os
@@ -20,7 +20,7 @@ Stack = Sequence[tuple[str, int, str]]
 """File, line and function of each frame, innermost first."""
 
 _SOURCE = f"{Path(__file__).resolve().parents[2]}/"
-# Of what a collective may take: torch's own timeout, which names nobody, comes later.
+# Of what a collective may take: torch's own timeout, which names no rank, comes later.
 _SHARE = 0.9
 # Only in these functions: other exchanges may wait for as long as some rank has work to do.
 _IN_STEP = {"train_step", "loss_sum", "_gather_numbers", "measure_speed"}

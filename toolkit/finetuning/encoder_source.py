@@ -41,7 +41,7 @@ class EncoderSource:
         accepted: names of the arguments that the encoder's forward takes.
         initialization: whether the encoder's weights are read or drawn.
         origin: folder that it was read from, or the checkpoint that it was made from; None for one of the hub.
-        modules: what stands behind the encoder of a SentenceTransformer, for retrieval.
+        modules: what follows the encoder of a SentenceTransformer, for retrieval.
     """
 
     model: str
@@ -164,7 +164,7 @@ def looks_ahead(config: PretrainedConfig) -> bool:
         with torch.random.fork_rng(), torch.no_grad():
             network = AutoModel.from_config(small, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
             first = [network(torch.tensor([[1, 2, last]])).last_hidden_state[0, 0] for last in (3, 4)]
-    except Exception:  # Kinds with shapes of their own, which nobody asked for here.
+    except Exception:  # Kinds with shapes of their own, not requested here.
         return False
     return not torch.equal(*first)
 

@@ -116,7 +116,7 @@ def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Encoded], int]:
-    """Encode texts as the paper's authors do: the end-of-text token as a string behind the text, nothing in front.
+    """Encode texts as the paper's authors do: the end-of-text token as a string after the text, nothing in front.
 
     Truncation, to 99 % of what the model takes, may remove that token, as theirs does.
     Also returns how many texts were truncated.

@@ -32,13 +32,13 @@ class FinetuningSettings(Settings):
     """One fine-tuning run. The defaults are the recipe's: AdamW, 1,000 steps of 32, 10 % warm-up, then linear to 0."""
 
     protocol: Literal["standard", "paper"] = "standard"
-    """`standard`: inputs as the tokenizer makes them, and the field's usual metrics. `paper`: inputs and metrics of the
-    paper's authors, whose numbers compare with its tables only."""
+    """`standard`: the tokenizer's inputs and the usual metrics. `paper`: inputs and metrics of the paper, comparable
+    only with its tables."""
     metric: str | None = None
-    """The main metric, one of the task's scores: named in results, and what chooses among learning rates. Unset: the
-    task's own, such as accuracy."""
+    """Main metric, one of the task's scores, which also chooses the learning rate. Unset: the task's default, such as
+    accuracy."""
     bad_rows: Literal["error", "skip"] = "error"
-    """Rows of the data that cannot be used. `skip`: they are left out, counted and named by reason, on the screen and
+    """Rows of the data that cannot be used. `skip`: leave them out, and report counts and reasons on the terminal and
     in `result.json`."""
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Peak learning rate. Unset: 5e-5, and 2e-5 for models above 100 million parameters. The best one differs by model
@@ -46,16 +46,16 @@ class FinetuningSettings(Settings):
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the head's initial weights, the data order and, for a random encoder, its weights."""
     steps: int = Field(default=1000, ge=1)
-    """Optimizer updates; the training file is read again as often as needed."""
+    """Optimizer updates; the training file is repeated as needed."""
     epochs: int | None = Field(default=None, ge=1)
-    """Passes over the training file, in place of `steps`."""
+    """Passes over the training file, instead of `steps`."""
     batch_rows: int = Field(default=32, ge=1)
     """Examples per update."""
     micro_rows: int | None = Field(default=None, ge=1)
-    """Examples that pass through the network at once, for batches that memory does not hold: a divisor of `batch_rows`.
-    The update is the same, but for rounding and dropout's draws. Unset: the whole batch."""
+    """Examples per forward pass, to save memory: a divisor of `batch_rows`. The update is the same except for rounding
+    and dropout draws. Unset: the whole batch."""
     warmup_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Share of the steps over which the learning rate rises from 0."""
+    """Fraction of the steps for linear warm-up."""
     adam_betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     """AdamW's betas."""
     adam_eps: float = Field(default=1e-5, gt=0)
@@ -63,12 +63,13 @@ class FinetuningSettings(Settings):
     weight_decay: float = Field(default=0.1, ge=0)
     """AdamW's weight decay; biases and norms are excluded, as transformers' Trainer does."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Largest gradient norm."""
+    """Maximum gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
-    """Tokens of an input with its special tokens; longer ones are truncated. Unset: what model and tokenizer allow."""
+    """Maximum input length in tokens, special tokens included; longer inputs are truncated. Unset: the limit of model
+    and tokenizer."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of training and evaluation. Sums, and with them the last digits of weights, depend on their number.
-    Unset: `OMP_NUM_THREADS`, or all cores."""
+    """CPU threads of training and evaluation. The last digits of results depend on their number. Unset:
+    `OMP_NUM_THREADS`, or all cores."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

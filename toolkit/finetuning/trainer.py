@@ -212,7 +212,7 @@ def right_padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
     padding = copy.deepcopy(tokenizer)
     padding.padding_side = "right"
     if padding.pad_token_id is None:
-        padding.pad_token_id = 0  # Any id will do behind the mask.
+        padding.pad_token_id = 0  # Any id will do under the mask.
     return padding
 
 

@@ -126,7 +126,7 @@ def _run_facts(
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     table.add_row("learning rate", plan.describe_learning_rate())
-    # What was made behind the newest checkpoint is lost with the process.
+    # What was made after the newest checkpoint is lost with the process.
     safe = "" if step == saved or not made else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
     table.add_row(
         "stands at",

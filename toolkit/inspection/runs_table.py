@@ -1,7 +1,7 @@
 """`toolkit inspect` of a folder of runs: one table over all runs below it, from what lies on disk.
 
 A run that is at work holds the lock of its folder. One that is not has finished, was stopped (which saves), or has
-failed: then its metrics go on behind its newest checkpoint. One that failed before its first line did not start.
+failed: then its metrics go on after its newest checkpoint. One that failed before its first line did not start.
 """
 
 import os
@@ -105,7 +105,7 @@ def _row(folder: RunFolder, name: str) -> RunRow:
     try:
         line, saved = last_trained_line(folder), folder.newest_step()
     except OSError as error:
-        # A read that fails behind the opening, as on NFS, names no file.
+        # A read that fails after the opening, as on NFS, names no file.
         what = Path(error.filename).name if error.filename else folder.metrics_file.name
         return RunRow(name, f"{what} cannot be read")
     reached = 0 if line is None else int(line["step"])

@@ -6,7 +6,7 @@ rotations, the feed-forward's activation. The probabilities that attention on a 
 computed again, as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", section 5).
 
-Under torch.compile, only what lies inside one graph can be told to the compiler, and on a CPU graphs end at the
+Under torch.compile, only what lies inside one graph can be described to the compiler, and on a CPU graphs end at the
 attention: there, `selective` is about the feed-forward half of a block.
 
 The second pass does the operations of the first on the same numbers, so results are equal to the last bit.

@@ -1,4 +1,4 @@
-"""Blocks and loss through torch.compile: which functions are compiled, and what the compiler is told."""
+"""Blocks and loss through torch.compile: which functions are compiled, and what the compiler knows."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -121,5 +121,5 @@ def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> N
 
 
 def _mark_rows_dynamic(_: nn.Module, arguments: tuple[Tensor]) -> None:
-    """Say that what comes behind the last block has as many rows as there are targets."""
+    """Say that what comes after the last block has as many rows as there are targets."""
     torch._dynamo.maybe_mark_dynamic(arguments[0], 0)

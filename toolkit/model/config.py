@@ -32,15 +32,15 @@ class RopeScaling(Settings):
     """Stretching of rotary angles for segments longer than the first training saw. Names as in transformers."""
 
     rope_type: Literal["linear", "llama3"]
-    """`linear` divides every frequency; `llama3` leaves the high ones, divides the low ones, and blends between."""
+    """`linear` divides all frequencies; `llama3` keeps high ones, divides low ones, and blends between."""
     factor: float = Field(ge=1)
-    """What frequencies are divided by."""
+    """Divisor of the frequencies."""
     low_freq_factor: float = Field(default=1.0, gt=0)
-    """For `llama3`: waves longer than the original length over this are divided."""
+    """For `llama3`: frequencies with wavelengths above the original length / this are divided."""
     high_freq_factor: float = Field(default=4.0, gt=0)
-    """For `llama3`: waves shorter than the original length over this are left alone."""
+    """For `llama3`: frequencies with wavelengths below the original length / this are kept."""
     original_max_position_embeddings: int = Field(default=8192, ge=1)
-    """For `llama3`: the longest segment of the first training."""
+    """For `llama3`: context length of the original training."""
 
     @model_validator(mode="after")
     def _check_band(self) -> "RopeScaling":
@@ -67,9 +67,10 @@ class ModelSettings(Settings):
     """The shape of an encoder. The names are those of Hugging Face configurations: Llama, EuroBERT or ModernBERT."""
 
     family: Literal["llama", "modernbert", "ultrabert"] = "llama"
-    """Parts of the blocks and the head: those of Llama and EuroBERT, of ModernBERT, or of UltraBERT."""
+    """Architecture of blocks and head: Llama (and EuroBERT), ModernBERT or UltraBERT."""
     vocab_size: int | None = Field(default=None, ge=1)
-    """Entries in the embedding and the head. Unset: the tokenizer's with its mask, rounded up to a multiple of 64."""
+    """Vocabulary size of embedding and head. Unset: the tokenizer's, with its mask token, rounded up to a multiple of
+    64."""
     hidden_size: int = Field(ge=1)
     """D, the width of the model."""
     intermediate_size: int = Field(ge=1)
@@ -79,33 +80,33 @@ class ModelSettings(Settings):
     num_attention_heads: int = Field(ge=1)
     """H, query heads."""
     num_key_value_heads: int | None = Field(default=None, ge=1)
-    """K, key and value heads, each shared by H / K query heads. Not given: as many as query heads."""
+    """K, key and value heads, each shared by H / K query heads. Unset: H."""
     head_dim: int | None = Field(default=None, ge=1)
-    """E, the width of one head. Not given: hidden_size / num_attention_heads."""
+    """E, the width of one head. Unset: hidden_size / num_attention_heads."""
     qkv_bias: bool = False
-    """Whether query, key and value projections add a bias, as in Qwen2."""
+    """Add a bias to query, key and value projections, as in Qwen2."""
     qk_norm: bool = False
-    """Whether each head's queries and keys pass an RMSNorm before they are rotated, as in Qwen3."""
+    """Apply RMSNorm to each head's queries and keys before RoPE, as in Qwen3."""
     tie_word_embeddings: bool = False
     """Use one matrix for the embedding and the head."""
     rms_norm_eps: float = Field(default=1e-5, gt=0)
-    """Added to the mean square inside each norm, of either kind; ModernBERT's `norm_eps`."""
+    """Epsilon of the norms (RMSNorm and LayerNorm); ModernBERT's `norm_eps`."""
     local_attention: int = Field(default=128, ge=2)
-    """Width of the window of ModernBERT's and UltraBERT's sliding layers: a position sees half of it to each side."""
+    """Window of sliding-attention layers (ModernBERT, UltraBERT): half of it to each side."""
     global_attn_every_n_layers: int = Field(default=3, ge=1)
-    """One of each so many layers sees the whole segment, ModernBERT's first or UltraBERT's last; the others slide."""
+    """One in so many layers has full attention: the first of each group in ModernBERT, the last in UltraBERT."""
     prediction_head_size: int = Field(default=768, ge=1)
     """P, the inner width of UltraBERT's head."""
     rope_theta: float = Field(default=10_000.0, gt=0)
-    """Base of the rotary position angles."""
+    """Base of the rotary embedding."""
     local_rope_theta: float = Field(default=10_000.0, gt=0)
-    """Base of those in sliding layers."""
+    """Base of the rotary embedding in sliding layers."""
     rope_scaling: RopeScaling | None = None
     """A table that stretches the rotary angles, as in Llama 3.1 and later. Not given: they stay as they are."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; norms start at 1."""
     max_position_embeddings: int = Field(default=2048, ge=1)
-    """Longest segment the model is meant for; written into exported configurations."""
+    """Maximum segment length; written into exported configurations."""
 
     @model_validator(mode="after")
     def _check_heads(self) -> "ModelSettings":

@@ -202,7 +202,7 @@ class Block(nn.Module):
 
 
 class LastBlock(Block):
-    """A block that goes on with `context.positions_N` alone behind its attention: exact, and cheaper."""
+    """A block that goes on with `context.positions_N` alone after its attention: exact, and cheaper."""
 
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (N, D)."""

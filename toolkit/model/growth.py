@@ -1,4 +1,4 @@
-"""Weights of a larger model, tiled from those of a smaller one, as ModernBERT-large was begun (arXiv 2412.13663, 2.2).
+"""Weights of a larger model, tiled from a smaller one, as those of ModernBERT-large (arXiv 2412.13663, 2.2).
 
 Along each dimension that grows, the smaller matrix lies in the middle and repeats to both sides; heads are tiled whole,
 groups of heads with the key and value head that they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from toolkit.core.text import counted
 from toolkit.model.config import ModelSettings
 from toolkit.model.families import family_of
-from toolkit.model.parameters import BLOCKS, Axis, behind_blocks, parameter_axes
+from toolkit.model.parameters import BLOCKS, Axis, after_blocks, parameter_axes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ class Growth:
 def shape_in_words(settings: ModelSettings) -> str:
     """The sizes that can grow."""
     layers = counted(settings.num_hidden_layers, "layer")
-    has_width = any("P" in axes for axes in behind_blocks(settings).values())
+    has_width = any("P" in axes for axes in after_blocks(settings).values())
     head = f", a head of width {settings.prediction_head_size}" if has_width else ""
     return (
         f"{layers} of width {settings.hidden_size} and {settings.intermediate_size}, "

@@ -72,7 +72,7 @@ def of_block(settings: ModelSettings, number: int) -> Axes:
     return {f"{BLOCKS}.{number}.{name}": of for name, of in axes.items()}
 
 
-def behind_blocks(settings: ModelSettings) -> Axes:
+def after_blocks(settings: ModelSettings) -> Axes:
     """Parameters of the final norm and the head, whose matrix may be the embedding's."""
     axes: Axes = {"model.norm.weight": ("D",)}
     family = family_of(settings)
@@ -90,7 +90,7 @@ def behind_blocks(settings: ModelSettings) -> Axes:
 def parameter_axes(settings: ModelSettings) -> Axes:
     """Axes of every parameter, by name; a tied head is the embedding."""
     blocks = (of_block(settings, number).items() for number in range(settings.num_hidden_layers))
-    return dict(chain(before_blocks(settings).items(), *blocks, behind_blocks(settings).items()))
+    return dict(chain(before_blocks(settings).items(), *blocks, after_blocks(settings).items()))
 
 
 def shape_of(axes: tuple[Axis, ...], settings: ModelSettings) -> tuple[int, ...]:
@@ -115,14 +115,14 @@ def parameter_counts(settings: ModelSettings) -> ParameterCounts:
     def count(axes: Axes) -> int:
         return sum(prod(shape_of(of, settings)) for of in axes.values())
 
-    before, behind = before_blocks(settings), behind_blocks(settings)
+    before, after = before_blocks(settings), after_blocks(settings)
     embedding = count({EMBEDDING: before.pop(EMBEDDING)})
     # All blocks but the first are alike.
     others = settings.num_hidden_layers - 1
     layer = count(of_block(settings, others))
     body = (
-        count(before) + count(of_block(settings, 0)) + others * layer + count({"norm": behind.pop("model.norm.weight")})
+        count(before) + count(of_block(settings, 0)) + others * layer + count({"norm": after.pop("model.norm.weight")})
     )
-    head = embedding if behind.pop(HEAD, None) else 0
-    transform = count(behind)
+    head = embedding if after.pop(HEAD, None) else 0
+    transform = count(after)
     return ParameterCounts(embedding, layer, body, body + embedding, transform, body + embedding + transform + head)

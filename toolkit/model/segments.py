@@ -23,7 +23,7 @@ class Span:
 
     @property
     def stop(self) -> int:
-        """Position behind the last one."""
+        """Position after the last one."""
         return self.start + self.length * self.count
 
 
@@ -71,7 +71,7 @@ class SegmentLayout:
         Args:
             segments_BS: on the CPU; a tensor on another device is copied, and waited for.
             device: where the model is; by default where `segments_BS` is.
-            positions_N: flat positions of the targets, ascending. Whoever gives them lets the model compute with this
+            positions_N: flat positions of the targets, ascending. If given, the model computes with this
                 layout for these targets alone.
             most_repeats: how often the last position may stand in `positions_N` beyond once; a bound for all layouts.
         """

@@ -29,7 +29,7 @@ class MixEntry(Settings):
     ]
     """Share of the rows of a step; or a table {from, to}: from the first step of the phase to its last."""
     weight: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """Factor of its token mean in the loss, besides its share."""
+    """Factor of its token mean in the loss, in addition to its share."""
 
     @property
     def ends(self) -> tuple[float, float]:

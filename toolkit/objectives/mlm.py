@@ -24,15 +24,15 @@ class MlmSettings(Settings):
         Annotated[float, Field(gt=0, le=1), Tag(NUMBER)] | Annotated[MaskRatioRamp, Tag(TABLE)],
         table_or(NUMBER),
     ] = 0.4
-    """Probability with which each ordinary token becomes a target, above 0 and at most 1 (0.4 is 40 %); or a table: a
-    ramp over each phase of this objective."""
+    """Probability that an ordinary token becomes a target (0.4 is 40 %), or a table: a ramp over each phase of this
+    objective."""
     unit: Literal["token", "word"] = "token"
-    """What is drawn: tokens, or words, whose tokens are hidden together."""
+    """Hide single tokens, or all tokens of a word together."""
     word_rule: int = Field(default=1, ge=1)
     """Version of the rule that finds words; a run keeps the one it was started with."""
     min_targets: int = Field(default=0, ge=0)
-    """Targets that a segment has at least: where fewer are drawn, its ordinary tokens that came closest are added
-    (words, if `unit` is word)."""
+    """Minimum targets per segment: if fewer are drawn, the ordinary tokens (or words) with the next smallest draws are
+    added."""
     mask_fraction: float = Field(default=1.0, ge=0, le=1)
     """Share of the targets replaced by the mask token; the three shares sum to 1 (BERT: 0.8, 0.1, 0.1)."""
     random_fraction: float = Field(default=0.0, ge=0, le=1)

@@ -15,14 +15,13 @@ class PhaseSettings(Settings):
     """A phase of the schedule: an objective or a mix, exactly one length, and what changes from there on."""
 
     objective: str | None = Field(None, min_length=1)
-    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`; needed without `mix`."""
+    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`; required without `mix`."""
     mix: tuple[MixEntry, ...] | None = Field(None, strict=False)
-    """In place of `objective`: the objectives among which the rows of each step are dealt, {objective, share, weight}.
-    """
+    """Instead of `objective`: objectives that share the rows of each step, {objective, share, weight}."""
     steps: int | None = Field(default=None, gt=0)
     """Length in updates."""
     tokens: int | None = Field(default=None, gt=0)
-    """Length in positions (global_batch_rows x sequence_length a step), rounded up to whole steps."""
+    """Length in positions (global_batch_rows x sequence_length per step), rounded up to whole steps."""
     epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Length in passes over the rows of its data, rounded up to whole steps; run.toml has the steps."""
     fraction: float | None = Field(default=None, gt=0, le=1)
@@ -30,16 +29,16 @@ class PhaseSettings(Settings):
     global_batch_rows: int | None = Field(default=None, gt=0)
     """Rows of a step in this phase; unset: `train.global_batch_rows`."""
     batch_warmup_rows: int | None = Field(default=None, gt=0)
-    """Rows of the first steps of this phase, which then grow by as many at a time; unset: no batch-size warm-up."""
+    """Batch-size warm-up: rows of the first steps, and the increment. Unset: no warm-up."""
     batch_warmup_tokens: int | None = Field(default=None, gt=0)
-    """Positions until steps are full, shared evenly by the smaller sizes."""
+    """Positions until the full batch size, divided evenly among the smaller sizes."""
     data: dict[str, Any] | None = None
     """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
     model: dict[str, Any] | None = None
     """Keys of `[model]` that differ in this phase: `rope_theta`, `local_rope_theta`, `rope_scaling`,
     `max_position_embeddings`."""
     lr: Literal["keep", "rewarm"] = "keep"
-    """`rewarm`: the learning rate begins another warm-up, stable part and decay here, up to the next such phase."""
+    """`rewarm`: restart the learning rate here, with warm-up, stable part and decay, until the next such phase."""
     lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
     lr_warmup_steps: int | None = Field(default=None, ge=0)
@@ -47,13 +46,13 @@ class PhaseSettings(Settings):
     lr_decay_steps: int | None = Field(default=None, ge=0)
     """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
     planned_steps: int | None = Field(default=None, gt=0)
-    """Steps that the phase was made for, where a branch leaves it earlier: shares, objectives and batch warm-up go
-    their way over these. Unset: its own."""
+    """In a phase that a branch leaves early: its planned length, over which shares, ramps and batch-size warm-up run.
+    Unset: its own length."""
     lr_planned_to: int | None = Field(default=None, gt=0)
-    """In a phase behind which the learning rate warms up again: the step at which the rate before was to end, where a
-    branch leaves it earlier. Unset: the end of the phase."""
+    """In a phase that a branch leaves early, before a rewarm: the step at which the learning rate was planned to end.
+    Unset: the end of the phase."""
     optimizer: Literal["keep", "reset"] = "keep"
-    """`reset`: the optimizer's moments are set to zero before the first step of this phase."""
+    """`reset`: set the optimizer moments to zero before the first step of this phase."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -25,10 +25,9 @@ class MaskRatioRamp(Settings):
     stop: float = Field(gt=0, le=1)
     """Mask ratio of its last step, and of evaluation."""
     shape: Literal["linear", "cosine", "steps"] = "linear"
-    """Way between the two: straight; half a cosine, slow at both ends; stairs."""
+    """Shape of the ramp: straight; half a cosine, slow at both ends; stairs."""
     steps: int | None = Field(default=None, gt=1)
-    """Number of stairs of shape `steps`: as many ratios, of which the first is `start` and the last `stop`, each for an
-    equal share of the phase."""
+    """Number of stairs of shape `steps`, from `start` to `stop`, each for an equal share of the phase."""
 
     @model_validator(mode="after")
     def _stairs_have_a_number(self) -> Self:

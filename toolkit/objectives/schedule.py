@@ -33,7 +33,7 @@ class PhaseRows:
 
     @property
     def warmup_ends(self) -> list[int]:
-        """Steps behind which a size of the warm-up is over."""
+        """Steps after which a size of the warm-up is over."""
         return list(accumulate(steps for _, steps in self.warmup))
 
     @property

@@ -40,7 +40,7 @@ class Launched:
     local_world_size: int
     """Processes on this machine."""
     is_launched: bool
-    """False in a process that nobody launched: it is alone."""
+    """False in a process without a launcher: it is alone."""
     main_address: str = LOOPBACK
     """Name or address of rank 0's machine; the loopback where there is no other machine."""
     is_one_machine: bool = True
@@ -74,7 +74,8 @@ def reserved_port() -> Iterator[int]:
     One that is merely free may be given to anybody meanwhile. Then rank 0 ends, and others wait for it for minutes.
     """
     with socket.socket() as holder:
-        # Linux gives a bound port to nobody who asks for any; who names it and sets this, as torch does, may listen.
+        # Linux gives a bound port to no process that asks for any port; one that names it and sets this, as torch does,
+        # may listen.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         port: int = holder.getsockname()[1]

@@ -24,7 +24,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
-from toolkit.model.parameters import EMBEDDING, Axis, before_blocks, behind_blocks, of_block, parameter_axes, shape_of
+from toolkit.model.parameters import EMBEDDING, Axis, after_blocks, before_blocks, of_block, parameter_axes, shape_of
 from toolkit.parallel.division import TENSOR_PARALLEL_TABLE, Sharing
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class RankShape:
         for number in self.blocks:
             axes |= of_block(self.model, number)
         if self.has_head:
-            axes |= behind_blocks(self.model)
+            axes |= after_blocks(self.model)
             if self.model.tie_word_embeddings:
                 axes[EMBEDDING] = ("V", "D")
         return sum(_share_of(of, self.model, self.tp) for of in axes.values())

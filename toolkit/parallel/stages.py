@@ -1,7 +1,7 @@
 """Pipeline parallelism: a finished encoder is cut into stages of neighbouring blocks.
 
 The first stage has the embedding too, the last one the final norm, the head and the loss. Only hidden states (T, D) go
-from stage to stage: whatever else a block reads (segments, attention kind, targets), each stage is told by its own
+from stage to stage: whatever else a block reads (segments, attention kind, targets), each stage gets from its own
 process, which builds the same micro-batches in the same order.
 
 Which blocks a stage has: `toolkit.parallel.division`.

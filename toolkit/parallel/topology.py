@@ -23,7 +23,7 @@ class ParallelSettings(Settings):
     pp: int = Field(1, gt=0)
     """Pipeline parallel degree."""
     stages: tuple[Annotated[int, Field(gt=0)], ...] | None = Field(None, strict=False)
-    """Blocks of each pipeline stage; unset: balanced by arithmetic, the head included."""
+    """Blocks per pipeline stage. Unset: balanced by FLOPs, head included."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ source_checks.py     whether a source is good, and what it looks like if it is n
 text_sample.py       texts that the saved tokenizer has to read as the corpus has them
 writer/              encoded spans -> shards, group by group
   folder.py          the folder of a corpus: its lock, the tokenizer and corpus.json at the end
-  begun.py           what is begun there, and whether a command may go on with it
+  begun.py           what is in progress there, and whether a command may continue it
   groups.py          groups of sources, each in a folder that appears whole; their shards under the corpus's names
   shard_sequence.py  spans -> shards of a corpus and its holdout, under the limits; counts every row once
   corpus.py          a corpus in the making: which groups are written, and what is left
-  writing.py         a group of sources: workers ahead, one writer behind
+  writing.py         a group of sources: workers ahead, one writer after them
 tasks.py             tasks that write it: here, in other processes, on a Ray cluster, as jobs of Slurm
 program.py           all of it: settings in, corpus folder out
 summary.py           what was made, for a person

@@ -18,9 +18,9 @@ _Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FrameIds:
-    """The ids that may stand in front of documents and behind them (`back`).
+    """The ids that may stand in front of documents and after them (`back`).
 
-    `last` are behind a document that ends with none of these: the last id alone, since texts may have others.
+    `last` are after a document that ends with none of these: the last id alone, since texts may have others.
     """
 
     front: tuple[int, ...]
@@ -31,7 +31,7 @@ class FrameIds:
     def of(cls, tokenizer: Tokenizer) -> "FrameIds":
         """Ids that a tokenizer itself puts there, and that its files name as a beginning or an end.
 
-        Any other special token may end documents too, as whoever made them decided; where the files name no end,
+        Any other special token may end documents too, as their author decided; where the files name no end,
         several may.
         """
         own, roles = tokenizer.own_frame, tokenizer.role_ids
@@ -78,11 +78,11 @@ class FrameCounter:
         of_rank = self._ids.back + self._ids.last
         found, counts = np.unique(np.concatenate([front, back]), axis=1, return_counts=True)
         for ranks, count in zip(found.T.tolist(), counts.tolist(), strict=True):
-            ahead, behind = ranks[:_MOST_IDS], ranks[_MOST_IDS:]
+            ahead, after = ranks[:_MOST_IDS], ranks[_MOST_IDS:]
             self.frames[
                 Frame(
                     tuple(self._ids.front[rank - 1] for rank in ahead if rank),
-                    tuple(of_rank[rank - 1] for rank in reversed(behind) if rank),
+                    tuple(of_rank[rank - 1] for rank in reversed(after) if rank),
                 )
             ] += count
 

@@ -203,7 +203,7 @@ def _submit(
     try:
         for item in items:
             yield pool.submit(call, item)
-    except Exception as error:  # whatever it is, it is raised again by whom it concerns, behind the items before it
+    except Exception as error:  # whatever it is, it is raised again by whom it concerns, after the items before it
         failed: Future[tuple[_Item, _Result]] = Future()
         failed.set_exception(error)
         yield failed

@@ -197,7 +197,7 @@ def _make(
 
 
 def _leave(command: Command) -> None:
-    """Remove what commands said to one another, once nobody else is at the corpus, which is finished and locked."""
+    """Remove what commands said to one another, if no other one works on the corpus, which is finished and locked."""
     command.leave()
     if not command.others():
         shutil.rmtree(command.work, ignore_errors=True)

@@ -112,7 +112,7 @@ def _end(tokenizer: Tokenizer) -> str:
     token = f"{tokenizer.eod_text} (id {tokenizer.eod_id})"
     if tokenizer.ends_texts:
         again = "appended once more (--eod)" if tokenizer.appended_ids.size else "not appended again"
-        return f"{token}, which the tokenizer itself puts behind every text; {again}"
+        return f"{token}, which the tokenizer itself puts after every text; {again}"
     return token if tokenizer.rules.add_eod else "none (--no-eod)"
 
 

@@ -132,7 +132,7 @@ DECIDE = "decide"
 
 
 def item_key(step: Literal["read", "write"], number: int, why_reference: str) -> str:
-    """Key of the item that reads or writes a group; what the other backend made is made again."""
+    """Key of the item that reads or writes a group; what the other backend made is redone."""
     return f"{step} {number:05d}" + " by the reference" * (step == "write" and bool(why_reference))
 
 
@@ -235,7 +235,7 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
     jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")
     # One that begins when the others have finished it all has nothing to do.
     manifest, begun = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, f"{UNFINISHED_FOLDER}/{BEGUN}"))
-    unseen = shlex.quote(f"no corpus is begun in {output} on this machine: put --output where all machines see it")
+    unseen = shlex.quote(f"no corpus is in progress in {output} here: put --output where all machines see it")
     line = f"[ -e {manifest} ] || [ -e {begun} ] || {{ echo {unseen} >&2; exit 2; }}; "
     line += f"[ -e {manifest} ] && [ ! -e {begun} ] || exec {shlex.join(_command(sources, output, settings))}"
     options = [f"--cpus-per-task={settings.workers}"] if settings.workers else []

@@ -1,7 +1,7 @@
 """Checks of a tokenizer before a corpus is made with it: whether the fast backend gives its ids, and transformers too.
 
 Results are kept in the cache folder, so that each check is made only once. They depend on the tokenizer's content and
-on the versions of the libraries: with others they are made again. A cache folder that cannot be written only costs
+on the versions of the libraries: with others they are rebuilt. A cache folder that cannot be written only costs
 time.
 """
 
@@ -84,7 +84,7 @@ def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int |
     except (FastUnavailable, PackageNotFoundError) as error:
         raise UserError(
             f"this corpus is made with the fast backend, which {socket.gethostname()} has not: {error}. Install the "
-            "same packages as on the machine where it was begun, or start over with --engine reference."
+            "same packages as on the machine where it was started, or start over with --engine reference."
         ) from error
 
 

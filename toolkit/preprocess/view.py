@@ -17,7 +17,7 @@ _MB = 1e6
 
 
 class CorpusView:
-    """The groups of a corpus that other commands make; CorpusError where what says how it was begun is damaged."""
+    """The groups of a corpus that other commands make; CorpusError where what says how it was started is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._work = folder, work_folder(folder)
@@ -56,7 +56,7 @@ class CorpusView:
         self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), set()
 
     def is_over(self) -> bool:
-        """True where the corpus is finished, or nobody makes it."""
+        """True if the corpus is finished, or no process makes it."""
         return self._begun is None or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
@@ -73,7 +73,7 @@ class CorpusView:
         if self._begun is None:
             is_finished = (self._folder / CORPUS_MANIFEST).exists()
             return f"the corpus in {self._folder} is " + ("finished" if is_finished else "not there any more")
-        rest = "; nobody is at it, and the same `toolkit preprocess` goes on" * self.is_over()
+        rest = "; no process is running it; the same `toolkit preprocess` continues" * self.is_over()
         if self._begun.is_merging:
             return f"all {counted(len(self._megabytes), 'source group')} are written and become the corpus{rest}"
         num_written, claims = len(self._written), self._claims

@@ -157,7 +157,7 @@ def _whole(
     origin: str,
 ) -> dict[str, Any]:
     """The whole run: phases that the parent had up to the step, and those of the tail with their lengths as steps."""
-    # Mistakes of a tail are told by its own numbers of phases; its learning rate is that of the whole.
+    # Mistakes of a tail are reported by its own numbers of phases; its learning rate is that of the whole.
     alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
     declared, step = to_plain(before.settings), manifest.step
     past = _past(before, step)

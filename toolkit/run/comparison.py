@@ -118,7 +118,7 @@ class Course:
             # Rows are dealt from the first step of the phase on.
             found["mix"] = Held((phase.start, *((*entry.ends, entry.weight) for entry in phase.mix)), phase.shares)
         if self.run.settings.train.on_spike == "skip":
-            found["phase.start"] = Held(phase.start, f"begins behind step {phase.start:,}")
+            found["phase.start"] = Held(phase.start, f"begins after step {phase.start:,}")
         if any(entry.is_ramp for entry in phase.mix) or any(map(_changes, objectives)):
             stop = phase.start + phase.planned_steps
             found["phase"] = Held((phase.start, stop), f"steps {phase.start + 1:,} to {stop:,}")

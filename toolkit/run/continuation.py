@@ -260,7 +260,7 @@ def find_continuation(run: DeclaredRun) -> Continuation:
 
 def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     """With the run's own newest checkpoint: the one in its folder, else that in `checkpoint.copy_to`."""
-    # Looked into although the run folder may have one: what is wrong there is told now.
+    # Looked into although the run folder may have one: what is wrong there is reported now.
     copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
     try:
         newest = newest_whole(folder.checkpoints)

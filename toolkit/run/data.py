@@ -91,7 +91,8 @@ class RunData:
         shapes = zip(plan.data, plan.models, strict=True)
         lengths = dict.fromkeys((data.sequence_length, model.max_position_embeddings) for data, model in shapes)
         lines += [
-            f"rows of {length:,} are longer than model.max_position_embeddings={longest:,}, which exports will say"
+            f"rows ({length:,} tokens) exceed model.max_position_embeddings={longest:,}, "
+            "the limit that exports will declare"
             for length, longest in lengths
             if length > longest
         ]

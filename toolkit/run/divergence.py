@@ -22,7 +22,7 @@ class Divergence(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     step: int
-    """The update, or that behind which an evaluation met it."""
+    """The update, or that after which an evaluation met it."""
     message: str
     corpora: dict[str, str]
     """`RunCorpora.hashes`."""

@@ -35,7 +35,7 @@ class RunFolder:
         self.ds_config_file = self.path / "deepspeed.json"
         self.continuation_file = self.path / "continuation.json"
         self.metrics_file = self.path / "metrics.jsonl"
-        # Lines of steps that were made again.
+        # Lines of repeated steps.
         self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
         self.tensorboard = self.path / "tensorboard"
         # That it diverged, and where.

@@ -82,7 +82,7 @@ class Arithmetic:
 
 
 def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData | None = None) -> Arithmetic:
-    """Arithmetic of a run behind its first `start` updates, or of all that are its own; without data, for rows of one
+    """Arithmetic of a run after its first `start` updates, or of all that are its own; without data, for rows of one
     segment.
     """
     plan, is_known = run.plan, run.settings.model.vocab_size is not None

@@ -89,7 +89,7 @@ def declare_settings(settings: RunSettings) -> DeclaredRun:
 
 
 def complete_run(raw: dict[str, Any], mistakes: list[UserError], *, origin: str) -> DeclaredRun:
-    """A run from the content of a run file, which is changed; mistakes found before are told with its own.
+    """A run from the content of a run file, which is changed; mistakes found before are reported with its own.
 
     `origin` is what messages call the file.
     """
@@ -159,7 +159,7 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
 
 
 def _expand_schedule(raw: dict[str, Any]) -> None:
-    """Replace [scheduler] by the phases that it makes of [[schedule]]; wrong entries stay, to be told with the rest."""
+    """Replace [scheduler] by the phases that it makes of [[schedule]]; wrong entries stay, and are reported later."""
     if "scheduler" not in raw:
         return
     given, entries, train = raw.pop("scheduler"), raw.get("schedule"), raw.get("train")
@@ -204,7 +204,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
 
 
 def _tables(given: object) -> list[dict[str, Any]]:
-    """Those of a list that are tables; the rest is told elsewhere."""
+    """Those of a list that are tables; the rest is reported elsewhere."""
     return [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list | tuple) else []
 
 

@@ -156,7 +156,7 @@ def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
 
 @cache
 def _tell_gone(run: Path, source: str, step: int) -> None:
-    """Once in a process, whoever asks."""
+    """Once in a process, for all callers."""
     _log.warning(
         "%s goes on from %s, which is neither there nor beside it: its lines up to step %d are left out, and FLOPs",
         *(run, source, step),

@@ -26,48 +26,48 @@ class RunFolderSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the weights, the order of rows and every draw."""
     cache_gb: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Most that shards of corpora in object storage take on the disk of each machine, in GB of 10^9 bytes; unset: 90 %
-    of what is free there at the start."""
+    """Disk space for cached shards of object-storage corpora on each machine, in GB (10^9 bytes). Unset: 90 % of the
+    free space at the start."""
 
 
 class TrainSettings(OptimizerSettings):
     """The budget, the batch, and the optimizer's numbers."""
 
     steps: int | None = Field(None, gt=0)
-    """Updates in the schedule; needed where phases are fractions, otherwise the sum of the phases."""
+    """Total updates; required if phases are fractions, otherwise the sum of the phases."""
     global_batch_rows: int = Field(1152, gt=0)
-    """Rows of a step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
+    """Rows per step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
     micro_batch_rows: int | None = Field(None, gt=0)
-    """Rows of one forward pass on one rank; unset: the largest even share of a step, of those that fit in a GPU's
-    memory, on a CPU of those up to 12, the paper's."""
+    """Rows per forward pass on one rank. Unset: the largest even share of a step that fits in GPU memory, or on a CPU
+    up to 12, the paper's."""
     z_loss: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Coefficient of log(Z)^2 in what is minimised, Z a target's softmax normaliser (PaLM: 1e-4); 0: without. Logged
-    and validation losses are the cross-entropy alone."""
+    """Coefficient of log(Z)^2 in the training loss, Z a target's softmax normalizer (PaLM: 1e-4). Logged and validation
+    losses do not include it."""
     compile: bool | None = None
-    """Compilation of blocks and loss (torch.compile); unset: on GPUs, below ZeRO stage 3. On a CPU it pays in runs
+    """Compile blocks and loss with torch.compile. Unset: on GPUs, below ZeRO stage 3. On a CPU it pays off in runs
     longer than about 5 minutes."""
     attention_kernel: AttentionKernel | None = None
-    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2; unset: 3 where
-    it can run, else 2, else plain torch. `sdpa`: plain torch, on any device, without a trial of the others."""
+    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`) or torch's FlashAttention-2. Unset: 3 if
+    it runs, else 2, else plain torch. `sdpa`: plain torch, without trying the others."""
     activation_checkpointing: ActivationCheckpointing = "none"
-    """What blocks compute again in the backward pass, to hold less memory: `none`; `selective`, all but matrix
-    products and flash attention; `full`, everything. Losses and gradients stay the same."""
+    """What blocks recompute in the backward pass to save memory: `none`; `selective`, all but matrix products and flash
+    attention; `full`, everything. Losses and gradients do not change."""
     on_spike: Literal["tell", "skip", "stop"] = "tell"
-    """What becomes of a step whose loss is far above the 100 before it in its phase: `tell`, a line with its rows;
-    `skip`, its update is not applied either; `stop`, the run ends with exit code 3. `skip` needs `parallel.pp` 1."""
+    """What to do if a step's loss is far above the previous 100 of its phase: `tell`, log it with its rows; `skip`,
+    also discard its update (needs `parallel.pp` 1); `stop`, end the run with exit code 3."""
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
-    """How far above their median: in robust standard deviations (1.4826 times the median absolute deviation)."""
+    """Threshold above their median, in robust standard deviations (1.4826 times the median absolute deviation)."""
 
 
 class InitSettings(Settings):
     """Source of the weights of a new run, instead of a random start."""
 
     source: str = Field(alias="from", min_length=1)
-    """A model that `toolkit convert --from-hf` wrote, a checkpoint, or a run folder (its newest)."""
+    """A model imported by `toolkit convert --from-hf`, a checkpoint, or a run folder (its newest checkpoint)."""
     optimizer: Literal["keep", "reset"] = "reset"
-    """Moments of that checkpoint: kept, or zero; an imported model has none."""
+    """Keep that checkpoint's optimizer moments, or start from zero; imported models have none."""
     grow: Literal["tile"] | None = None
-    """How a larger `[model]` begins as that checkpoint: `tile`, as ModernBERT-large did. Unset: of one shape."""
+    """Initialize a larger `[model]` from that checkpoint: `tile`, as ModernBERT-large. Unset: shapes must be equal."""
 
     @model_validator(mode="after")
     def _moments_do_not_grow(self) -> Self:
@@ -83,9 +83,9 @@ class ForkSettings(Settings):
     """Step at which a run takes over from another one that made the same steps up to there."""
 
     source: str = Field(alias="from", min_length=1)
-    """The checkpoint that it goes on from, as if it were its own; needed until the run has one."""
+    """Checkpoint that the run continues as its own; needed until the run has saved one."""
     step: int = Field(gt=0)
-    """Updates made by then."""
+    """Number of updates in that checkpoint."""
 
 
 class LogSettings(Settings):
@@ -94,21 +94,21 @@ class LogSettings(Settings):
     every: int = Field(10, gt=0)
     """Steps between logged steps."""
     tensorboard: bool = True
-    """Logged steps go to RUN_DIR/tensorboard too."""
+    """Also log to RUN_DIR/tensorboard."""
     wandb: bool | Annotated[str, Field(min_length=1)] = False
-    """Logged steps go to Weights & Biases too; a string names the project. Needs the extra `wandb`."""
+    """Also log to Weights & Biases; a string names the project. Needs the extra `wandb`."""
     peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """What one device can do at most, in TFLOP/s at this run's precision, for `mfu`. Unset: what the data sheet says
-    of bf16, for common GPUs; elsewhere lines have no `mfu`."""
+    """Peak TFLOP/s of one device at this run's precision, for `mfu`. Unset: the data sheet's bf16 figure for common
+    GPUs; otherwise no `mfu` is logged."""
 
 
 class EvaluationSettings(Settings):
     """Validation losses; they need `data.validation`."""
 
     every: int | None = Field(None, gt=0)
-    """Steps between evaluations; unset: before the first step and after each phase only."""
+    """Steps between evaluations. Unset: only before the first step and after each phase."""
     rows: int | None = Field(None, gt=0)
-    """How many of the first validation rows are used, of each corpus; unset: all."""
+    """Number of validation rows used, from the start of each corpus. Unset: all."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class RunSettings(Settings):
     run: RunFolderSettings
     """Folder and seed."""
     precision: Literal["fp32", "bf16"] | None = None
-    """Compute dtype; bf16 keeps fp32 master weights. Unset: bf16 on a GPU, on a CPU the faster of the two as
-    measured once; fp32 with ZeRO stage 0; a resumed run keeps what it was started with."""
+    """Compute dtype; bf16 keeps fp32 master weights. Unset: bf16 on GPUs, the faster of the two on CPUs (measured
+    once), fp32 with ZeRO stage 0. A resumed run keeps its dtype."""
     init: InitSettings | None = None
     """A table; unset: weights are drawn from the seed."""
     fork: ForkSettings | None = None

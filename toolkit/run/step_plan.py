@@ -35,7 +35,7 @@ def schedule_of(settings: RunSettings) -> Schedule:
 
 
 def changed_data(shared: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`[data]` with other keys on top; its `weights` stay behind where another `train` does not take any."""
+    """`[data]` with other keys on top; its `weights` are dropped where another `train` does not take any."""
     train = given.get("train", ())
     entries = train if isinstance(train, list | tuple) else [{"weight": 1.0}]
     takes_weights = all(isinstance(entry, dict) and entry.get("weight") is None for entry in entries)

@@ -1,10 +1,10 @@
 """Corpora of object storage on a disk of this machine: folders that are filled when a shard is needed.
 
 A folder, named by the hash of corpus.json, holds that, the tokenizer, packing plans and indexes. The .bin files, which
-are nearly all of a corpus, come and go: all processes of the machine use the same ones, each is fetched by whoever
-needs it first, and those used longest ago make room. Who has one open holds a shared lock (flock) on the file beside
-it, .NAME.lock; who fetches or removes one, an exclusive one. A process keeps its share of the cache open at most, so
-that there is always something to remove.
+are nearly all of a corpus, come and go: all processes of the machine use the same ones, each is fetched by the first
+process that needs it, and those used longest ago make room. A process that has one open holds a shared lock (flock) on
+the file .NAME.lock beside it; one that fetches or removes one, an exclusive one. A process keeps its share of the cache
+open at most, so that there is always something to remove.
 """
 
 import fcntl
@@ -116,7 +116,7 @@ class ShardCache:
 
 
 class _Lock:
-    """The lock of a .bin file, for `flock`; given back when nobody has this any more."""
+    """The lock of a .bin file, for `flock`; released with the last reference to this."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o666)
@@ -210,7 +210,7 @@ def _is_there(path: Path, num_bytes: int) -> bool:
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file, or what a dead process left of one, unless somebody has it open or fetches it."""
+    """Remove a file, or what a dead process left of one, unless a process has it open or fetches it."""
     lock = _Lock(path.with_name(path.name.removeprefix(".").removesuffix(".partial")))
     if not _is_locked_alone(lock):
         return False

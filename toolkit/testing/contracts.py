@@ -49,7 +49,7 @@ CONTRACT_VOCABULARY = Vocabulary(
     special_ids=(_BOS, _MASK),
     words=lambda: WordBoundaries(begins_V=_IDS % 3 == 1, ends_V=np.isin(_IDS % 7, (_BOS, _MASK))),
 )
-"""Its pad is its end-of-text and not declared special, as in the recipe: padding is told by the segment alone."""
+"""Its pad is its end-of-text and not declared special, as in the recipe: padding is identified by the segment alone."""
 
 
 def contract_rows() -> tuple[IntArray, IntArray]:
@@ -160,7 +160,7 @@ class ObjectiveContract:
         assert len(nothing.positions_N) == len(nothing.labels_N) == 0
 
     def test_it_is_pure(self) -> None:
-        """Equal arguments give equal results, whoever asks, and the arguments stay as they were."""
+        """Equal arguments give equal results for every caller, and the arguments stay as they were."""
         tokens_BS, segments_BS = contract_rows()  # Read-only: writing to them raises.
         objective = self.make()
         state_before = str(np.random.get_state())

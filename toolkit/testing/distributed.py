@@ -116,7 +116,7 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
     torch.set_num_threads(1)
     # What the server imported never dies; each engine collects garbage when it starts, a quarter of a second otherwise.
     gc.freeze()
-    # An engine asks whether somebody did; to count them all takes nearly as long.
+    # An engine asks whether a caller did; to count them all takes nearly as long.
     gc.get_freeze_count = lambda: 1
     # No machine loses its power in a test; what a killed process wrote, the system has.
     os.fsync = lambda fd: None

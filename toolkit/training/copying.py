@@ -14,8 +14,8 @@ class CopyHook(Hook):
     """Copies what the run folder has and the storage has not, from each checkpoint on until the next one appears.
 
     Training waits for copies that have not ended by then: no more than two checkpoints pile up on the disk. It contains
-    the steps that are yet to be copied, which must not be deleted. What fails is told, and copied with the next one; at
-    the end it is a CheckpointError.
+    the steps that are yet to be copied, which must not be deleted. Failures are reported, and retried with the next
+    one; at the end it is a CheckpointError.
     """
 
     def __init__(self, folder: RunFolder, url: str, *, say: Callable[[str], object]) -> None:
@@ -47,14 +47,14 @@ class CopyHook(Hook):
             )
 
     def close(self, error: BaseException | None) -> None:
-        """Let no other copy begin. That which was begun ends with the process: an error is told first."""
+        """Let no other copy begin. One in progress ends with the process: an error is reported first."""
         self._pool.shutdown(wait=error is None, cancel_futures=True)
 
     def _begin(self) -> None:
         self._copies = self._pool.submit(copy_missing, self._folder, self._url, self._copied)
 
     def _finish(self) -> UserError | OSError | None:
-        """Wait for the copies that were begun; what they failed with, if they did."""
+        """Wait for the copies that were started; what they failed with, if they did."""
         try:
             if self._copies is not None:
                 self._copies.result()

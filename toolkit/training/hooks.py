@@ -72,7 +72,7 @@ class HookList:
             try:
                 hook.close(error)
             except Exception as raised:
-                # After an error, that one is to be told, and nothing is exchanged any more.
+                # After an error, report that one, and exchange nothing any more.
                 if error is not None:
                     _log.warning("%s could not be closed: %s", type(hook).__name__, raised)
                 with self._errors.kept():
@@ -129,7 +129,7 @@ class ConsoleHook(Hook):
 
 
 class RetentionHook(Hook):
-    """Deletes checkpoints that need not be kept; `in_use` has the steps of those that somebody still has to read."""
+    """Deletes checkpoints that need not be kept; `in_use` has the steps of those still to be read."""
 
     def __init__(
         self,
@@ -166,4 +166,4 @@ class RetentionHook(Hook):
             drop_moments(self._root, settings.keep, in_use=self._in_use)
         if not self._is_told and (left := half_removed(self._root)):
             self._is_told = True
-            self._say(f"{left} (somebody may have files of it open). Each new checkpoint tries again.")
+            self._say(f"{left} (its files may be open elsewhere). Each new checkpoint tries again.")

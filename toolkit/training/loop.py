@@ -36,7 +36,7 @@ class Run:
     layouts: BatchPlans
     plan: StepPlan
     stop: int
-    """Updates behind which this process ends; those of the schedule, or fewer."""
+    """Updates after which this process ends; those of the schedule, or fewer."""
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
     spikes: SpikePolicy

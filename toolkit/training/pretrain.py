@@ -1,6 +1,6 @@
 """The pretraining program: what one rank of a run does, up to the last checkpoint.
 
-1. Join the other ranks. Where nobody has resolved the run yet (`toolkit train` has), rank 0 does, and writes run.toml
+1. Join the other ranks. If the run is not resolved yet (`toolkit train` does that), rank 0 does, and writes run.toml
    and deepspeed.json; the others wait, for as long as it takes.
 2. Read those two and open the data, which has to be the same for all ranks. Build the encoder and its engine from what
    each rank has tried: kernels, the compiler and, on GPUs, the memory of a micro-batch. Restore the newest intact
@@ -64,7 +64,7 @@ def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int 
     Args:
         settings: as `load_run` gives them.
         ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
-        until: updates behind which it stops, with a checkpoint; None: it does not stop before its end.
+        until: updates after which it stops, with a checkpoint; None: it does not stop before its end.
 
     Raises:
         UserError: settings, corpus or checkpoint do not fit; on every rank.

@@ -33,13 +33,13 @@ class AgreedStep:
     row_hashes_RL8: npt.NDArray[np.uint8]
     """By data rank."""
     own_seconds_W: Sequence[float]
-    """What each rank needed by itself for an earlier step: as `steps_ahead` was told there, and to build its part."""
+    """What each rank needed by itself for an earlier step: as passed to `steps_ahead` there, and to build its part."""
     built_at: float
     """When this rank had built its part, by the performance counter."""
 
 
 StepsAhead = Generator[AgreedStep, None, None]
-"""One step after the other. Whoever stops early closes it, on all ranks after the same step."""
+"""One step after the other. Close it to stop early, on all ranks after the same step."""
 
 
 def steps_ahead(

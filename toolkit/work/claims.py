@@ -1,8 +1,8 @@
 """Items that equal processes share, on any machines that see one folder: each takes a free one, does it, and goes on.
 
-Nobody assigns. All that the processes know of one another are files in the job's folder: the lock of an item, which the
-system frees when its holder ends, a line for each attempt at it, and how it ended. Results themselves say whether an
-item is done, and are asked before it is begun.
+There is no scheduler. All that the processes know of one another are files in the job's folder: the lock of an item,
+which the system frees when its holder ends, a line for each attempt at it, and how it ended. Results themselves say
+whether an item is done, and are asked before it starts.
 """
 
 import hashlib
@@ -96,7 +96,7 @@ class Claims:
         self._group: Hashable = None
 
     def look(self) -> None:
-        """Find out which items are begun, done and failed; what needs a failed one has failed as well."""
+        """Find out which items have started, are done and failed; what needs a failed one has failed as well."""
         with suppress(FileNotFoundError):
             names = set(os.listdir(self._job.folder))
             self.done, self.begun, errors = (
@@ -187,7 +187,7 @@ class Claims:
         self.free(item)
 
     def free(self, item: Item) -> None:
-        """Forget that an item was begun."""
+        """Forget that an item was started."""
         self._file(item.key, "begun").unlink(missing_ok=True)
 
     def lose(self, process: str, reason: str) -> str | None:
@@ -215,7 +215,7 @@ class Claims:
 def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> None:
     """Do items of a job, in this process, until each is done or has failed; raises BrokenError and StoppedError.
 
-    `say` gets the key of each item that is begun, and messages of those that fail.
+    `say` gets the key of each item that starts, and messages of those that fail.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     claims = Claims(job)

@@ -51,7 +51,7 @@ class Command:
             self._lock = None
 
     def locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, for reading and writing what all commands write; nobody holds it for long."""
+        """The lock of the folder, for reading and writing what all commands write; held briefly."""
         lock, elsewhere = self.folder / ".lock", self._elsewhere
         return locked_folder(
             self.folder,

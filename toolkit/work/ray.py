@@ -53,7 +53,7 @@ class Cluster:
         has_token = bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
         has_token = has_token or Path("~/.ray/auth_token").expanduser().is_file()
         if address is not None and not os.environ.get("RAY_ADDRESS") and has_token:
-            # As Ray does where it finds a cluster itself; to that of RAY_ADDRESS it shows none unless it is told to.
+            # As Ray does where it finds a cluster itself; to that of RAY_ADDRESS it shows none unless asked.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         if address is None:
             # Read when Ray is imported. Without a token, it would leave one in the home folder, for which each later
@@ -69,7 +69,7 @@ class Cluster:
                 "Install it (pip install 'ray>=2.60,<3'), or leave --executor out: workers are then local processes."
             ) from error
         self.ray: Any = ray
-        # Ray prints pages where a worker or machine is lost, which is told in a line already.
+        # Ray prints pages where a worker or machine is lost, which is reported in a line already.
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         try:
             ray.init(**_options(address), log_to_driver=False, logging_level=logging.ERROR)

@@ -50,32 +50,30 @@ class SlurmJobs:
         *,
         log: Path,
         options: Iterable[str] = (),
-        behind: Collection[str] = (),
+        after: Collection[str] = (),
     ) -> None:
         """Submit a job unless it is in the queue, and print where it is.
 
-        `command` is a script with its arguments, or `--wrap` with a line; `behind` the ids of jobs that have to end
+        `command` is a script with its arguments, or `--wrap` with a line; `after` the ids of jobs that have to end
         well before it begins: where one does not, Slurm removes it.
         """
         if name not in self.live:
             before = f"; job {old} ended as {ending}" if (ending := _ending(old := self._ids.get(name, ""))) else ""
-            waits = [f"--dependency=afterok:{':'.join(behind)}"] if behind else []
+            waits = [f"--dependency=afterok:{':'.join(after)}"] if after else []
             # A backslash takes its meaning for patterns from a character, and from all others of the name.
             output = re.sub(r"([%\\])", r"\\\1", str(log.absolute()))
             own = ("--job-name", name, "--output", output, "--open-mode=append", "--kill-on-invalid-dep=yes")
             self._submit(name, ["sbatch", "--parsable", *own, *waits, *options, *command])
-            self._states[name] = "submitted" + (f", behind job {first_few([*behind])}" if behind else "") + before
+            self._states[name] = "submitted" + (f", after job {first_few([*after])}" if after else "") + before
         console().print(f"{name}: job {self._ids[name]}, {self._states[name]}")
 
     def keep_equal(
-        self, command: str, folder: Path, name: str, *, most: int, options: Iterable[str], behind: Collection[str] = ()
+        self, command: str, folder: Path, name: str, *, most: int, options: Iterable[str], after: Collection[str] = ()
     ) -> None:
         """Submit jobs that run one line of a shell until so many are in the queue; `folder` gets their logs."""
         names = [f"{name}-{number}" for number in range(1, most + 1)]
         for job in [*dict.fromkeys([*self.live, *names])][: max(most, len(self.live))]:
-            self.keep(
-                job, ["--wrap", command], log=folder / f"{job}.log", options=["--requeue", *options], behind=behind
-            )
+            self.keep(job, ["--wrap", command], log=folder / f"{job}.log", options=["--requeue", *options], after=after)
         self.print_counts()
 
     def is_running(self, name: str) -> bool:

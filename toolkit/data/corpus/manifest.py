@@ -39,11 +39,11 @@ class FrameEntry(Record):
     front: Annotated[tuple[Count, ...], Field(strict=False)]
     """In front of its text."""
     back: Annotated[tuple[Count, ...], Field(strict=False)]
-    """Behind its text."""
+    """After its text."""
 
     def __str__(self) -> str:
         front, back = (f"id {', '.join(map(str, ids))}" if ids else "nothing" for ids in (self.front, self.back))
-        return f"{front} in front, {back} behind"
+        return f"{front} before, {back} after"
 
 
 class EncodingEntry(Record):

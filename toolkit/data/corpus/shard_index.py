@@ -98,7 +98,7 @@ class ShardIndex:
         start, stop, _ = documents.indices(self.num_documents)
         sequences = self.boundaries[start : stop + 1]
         found = np.full(sequences.size, self.num_tokens, np.int64)
-        # A document without any sequence may stand behind the last one.
+        # A document without any sequence may follow the last one.
         is_inside = sequences < self.num_sequences
         found[is_inside] = self.pointers[sequences[is_inside]] // self.dtype.itemsize
         return found

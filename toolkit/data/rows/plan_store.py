@@ -1,7 +1,7 @@
 """Places of packing plans: beside their shard, or in a cache folder where the corpus cannot be written.
 
-A plan is made once, by whoever needs it first, under a file lock; it appears by a rename, so a reader sees a whole
-plan or none. A damaged one is made again, and comes out the same.
+A plan is made once, by the first process that needs it, under a file lock; it appears by a rename, so a reader
+sees a whole plan or none. A damaged one is rebuilt, with equal bytes.
 """
 
 import os
@@ -55,7 +55,7 @@ class PlanStore:
         self.table = self._summarised() or self._gathered()
 
     def plan(self, number: int) -> PackingPlan:
-        """The plan of the shard with this number; checked when first used, and made again if it is damaged."""
+        """The plan of the shard with this number; checked when first used, and rebuilt if it is damaged."""
         return kept_open(self._map, number)
 
     def _summarised(self) -> PlanTable | None:

@@ -1,7 +1,7 @@
 """A file that says how many rows, pieces and tokens the packing plan of every shard has.
 
 Without it, opening a corpus of tens of thousands of shards reads the header of every plan. It is a copy of what the
-plans say: made again whenever it is missing, of another manifest or damaged.
+plans say: rebuilt whenever it is missing, of another manifest or damaged.
 
     header   what it is a summary of: magic, version of the packing, S, min_length, shards N, hash of the manifest
     body     int64 (3, N): rows, pieces and tokens of each plan

@@ -64,12 +64,12 @@ def run_grid(
     return 1 if view.failed else 0
 
 
-def submit_grid(grid: Grid, *, behind: Collection[str]) -> None:
-    """Submit a grid whose models are still to be made, as a job of Slurm behind those with these ids."""
+def submit_grid(grid: Grid, *, after: Collection[str]) -> None:
+    """Submit a grid whose models are still to be made, as a job of Slurm after those with these ids."""
     plan = GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with grid_command(plan.folder) as command, command.locked():
         _declare(grid, plan, command)
-        submit_commands(plan.folder, grid.slurm, most=1, behind=behind)
+        submit_commands(plan.folder, grid.slurm, most=1, after=after)
 
 
 def show_grid(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A grid as its files show it: counts, the best score of each task so far, and what was told of each cell."""
+"""A grid as its files show it: counts, the best score of each task so far, and what was reported of each cell."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +109,7 @@ class GridView:
         """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the sums."""
         from rich.table import Table
 
-        rest = "; nobody is at it, and the same `toolkit grid` goes on" * (self.num_left > 0 and self.is_over())
+        rest = "; no process is running it; the same `toolkit grid` continues" * (self.num_left > 0 and self.is_over())
         table = Table("task", caption=self.summary() + rest, caption_justify="left")
         for name in ("done", "running", "diverged", "failed"):
             table.add_column(name, justify="right")

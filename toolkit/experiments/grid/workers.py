@@ -176,8 +176,8 @@ def _on_ray(cluster: Cluster, job: GridJob, each: Resources, *, most: int, logs:
     )
 
 
-def submit_commands(folder: GridFolder, settings: SlurmSettings, *, most: int, behind: Collection[str] = ()) -> None:
+def submit_commands(folder: GridFolder, settings: SlurmSettings, *, most: int, after: Collection[str] = ()) -> None:
     """Submit jobs to Slurm, each a command that runs what is declared in the folder, until so many are in the queue."""
     jobs = SlurmJobs(folder.jobs_file)
     command = shlex.join([sys.executable, "-m", "toolkit.cli", "grid", "--", str(folder.declaration_file)])
-    jobs.keep_equal(command, folder.path, folder.path.name, most=most, options=settings.options, behind=behind)
+    jobs.keep_equal(command, folder.path, folder.path.name, most=most, options=settings.options, after=after)

@@ -41,7 +41,7 @@ class StudySettings(Settings):
 
 
 class RewarmSettings(Settings):
-    """How the learning rate begins again behind a model that `from` names."""
+    """How the learning rate begins again after a model that `from` names."""
 
     peak: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Unset: `lr.peak`."""

@@ -68,7 +68,7 @@ def show_study(
 def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None) -> dict[str, Text]:
     """A line for each model: its name, and a bar from its first own step to its last; under "" what the bars are of.
 
-    With `ends`, which stand behind the bars, bars that have no room are left out.
+    With `ends`, which stand after the bars, bars that have no room are left out.
     """
     guided = list(tree.walk())
     names = max(len(guide) + len(leaf.name) for guide, leaf in guided) + 2

@@ -71,7 +71,7 @@ class Speed:
         return int(line["step"])
 
     def seconds(self, leaf: Leaf, first: int) -> float | None:
-        """What a run takes behind its first updates; None where no run of the study has begun."""
+        """What a run takes after its first updates; None where no run of the study has begun."""
         if not self._measured:
             return None
         plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())

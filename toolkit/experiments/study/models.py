@@ -57,7 +57,7 @@ class Model:
 
 
 def models_of(study: Study) -> tuple[Model, ...]:
-    """All models, in the order of the file; those with `from` behind the ones that it names. All mistakes are told."""
+    """All models, in the order of the file; those with `from` after the ones that it names. Reports all mistakes."""
     family, waiting = _Family(study), list(enumerate(study.models, start=1))
     while ready := [(number, block) for number, block in waiting if all(map(family.knows, block.sources))]:
         for number, block in ready:
@@ -103,9 +103,9 @@ class _Family:
             self._study.study.keep, "study.keep"
         )
         for source, choices in itertools.product(block.sources or (None,), itertools.product(*axes)):
-            behind = [] if source is None else [f"from {source!r}"]
+            after = [] if source is None else [f"from {source!r}"]
             values = [f"{choice.axis} {choice.label!r}" for choice in choices]
-            place = ", ".join([f"block {number}", *behind, *values])
+            place = ", ".join([f"block {number}", *after, *values])
             try:
                 self._add(replace(self._model(block, source, choices, place), keep=keep))
             except UserError as error:
@@ -125,7 +125,7 @@ class _Family:
             raise SettingsError("\n".join(mistakes))
 
     def _mistake(self, place: str, error: UserError) -> None:
-        """Keep a message with its place; one that many models have is told once."""
+        """Keep a message with its place; one that many models have is reported once."""
         self._mistakes.setdefault(str(error).removeprefix(f"{place}:").removeprefix(" "), []).append(place)
 
     def _told(self, mistake: str) -> str:
@@ -196,7 +196,7 @@ class _Family:
         own = _with_phases(own)
         phases = own.pop("schedule", None)
         if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
-            raise SettingsError(f"from {source!r}: nothing follows. Give the phases behind it as schedule.")
+            raise SettingsError(f"from {source!r}: nothing follows. Give the phases after it as schedule.")
         first, *later = phases
         begun = {"lr": "rewarm", "lr_peak": rewarm.peak, "lr_warmup_steps": rewarm.warmup_steps}
         begun |= {"lr_decay_steps": rewarm.decay_steps, "optimizer": rewarm.optimizer}

@@ -151,7 +151,7 @@ def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, 
     if not _NAME.fullmatch(name):
         raise SettingsError(
             f"study.names={template!r} makes {name!r}, which cannot be the name of a folder. Use up to 200 letters, "
-            "digits, and _ . + - behind the first."
+            "digits, and _ . + - after the first."
         )
     return name
 

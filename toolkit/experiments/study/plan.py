@@ -69,7 +69,7 @@ class _Source:
 class StudyPlan:
     """A study, its tree, and where it stands: the pieces that are left, givers first, and notes on what is otherwise.
 
-    `opened` opens a checkpoint that might be begun from; by default all of its files are hashed, which takes a minute
+    `opened` opens a checkpoint that a run might start from; by default it hashes all files, which takes a minute
     where they are large. Runs on disk that were trained with other settings are refused.
     """
 
@@ -138,14 +138,14 @@ class StudyPlan:
             settings = settings.model_copy(
                 update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
             )
-        # Of the declaration, since a run that was begun has its own place already.
+        # Of the declaration, since a run that was started has its own place already.
         place = leaf.model.run.settings.checkpoint.copy_to
         copy_to = None if place is None else f"{place.rstrip('/')}/{name}"
         checkpoint = settings.checkpoint.model_copy(update={"keep_at": keep, "copy_to": copy_to})
         return settings.model_copy(update={"checkpoint": checkpoint})
 
     def needless(self) -> list[Path]:
-        """Checkpoints that nobody begins from any more: neither a run's newest, nor one that the file keeps."""
+        """Checkpoints that no model starts from any more: neither a run's newest, nor one that the file keeps."""
         found = []
         for leaf in self.tree.leaves.values():
             needed = {self.done(leaf.name), leaf.model.total_steps, *leaf.keep, *leaf.model.keep}
@@ -193,7 +193,7 @@ class StudyPlan:
         return found
 
     def _told(self, leaf: Leaf) -> _Source | None:
-        """The checkpoint that a run with a job in the queue was told to begin from."""
+        """The checkpoint that a run with a queued job starts from."""
         fork = read_resolved(self.folder(leaf.name).settings_file).settings.fork
         if fork is None:
             return None

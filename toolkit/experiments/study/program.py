@@ -99,7 +99,7 @@ def run_study(
         from toolkit.experiments.grid.inputs import HubAccess
         from toolkit.experiments.grid.plan import GridPlan
 
-        # Files that its tasks lack are told before anything is trained.
+        # Files that its tasks lack are reported before anything is trained.
         GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with folder.locked():
         plan = StudyPlan(study, tree)
@@ -134,9 +134,9 @@ def run_study(
 
 
 def tidy_study(source: str) -> None:
-    """Remove the checkpoints of a study that nobody begins from any more, and print each.
+    """Remove the checkpoints of a study that no model starts from any more, and print each.
 
-    A model that is added later, and would have begun from one, trains these steps again.
+    A model that is added later, and would have started from one, trains these steps again.
     """
     study, tree = open_study(source)
     folder, screen = StudyFolder(study.study.dir), console()
@@ -253,7 +253,7 @@ def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
     models = models_of(study)
     tree = Tree(models, queued=StudyFolder(study.study.dir).queued())
     tree.check_keep()
-    # What is wrong with its tasks is told before anything is trained.
+    # What is wrong with its tasks is reported before anything is trained.
     grid_of(study, tree)
     return study, tree.only([_named(models, name).name for name in only]) if only else tree
 

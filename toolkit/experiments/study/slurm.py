@@ -1,4 +1,4 @@
-"""Pieces of a study as jobs of Slurm, each behind the one whose checkpoint it begins from.
+"""Pieces of a study as jobs of Slurm, each after the one whose checkpoint it begins from.
 
 Slurm carries the graph. A piece looks for its checkpoint itself, and ends with code 2 where there is none. Two jobs
 never train one run: a cut that a job in the queue passes is part of that job, and a new job waits for all of its run.
@@ -19,7 +19,7 @@ from toolkit.work.slurm import SlurmJobs
 
 
 def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> None:
-    """Submit all pieces that are not in the queue, and the study's grid behind the ends of all models; print where each
+    """Submit all pieces that are not in the queue, and the study's grid after the ends of all models; print where each
     job is. Where a model fails, Slurm removes the grid's job, as it does what waits for that model's checkpoints.
     """
     machine, jobs = plan.study.machine, folder.jobs()
@@ -31,7 +31,7 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
     pieces = joined(left, shortest=plan.study.slurm.shortest_steps, queued=queued)
     for piece in pieces:
         before = [PieceKey(piece.name, until) for until in queued.get(piece.name, ())]
-        behind = {jobs.live.get(str(key)) for key in [*before, piece.needs] if key is not None}
+        after = {jobs.live.get(str(key)) for key in [*before, piece.needs] if key is not None}
         jobs.keep(
             str(piece.key),
             [
@@ -40,7 +40,7 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
             ],
             log=folder.log(piece.key),
             options=["--nodes", str(machine.nodes), *threads, *plan.study.job_options],
-            behind=sorted(number for number in behind if number is not None),
+            after=sorted(number for number in after if number is not None),
         )
     jobs.print_counts()
     _tell_late_cuts(plan, jobs, queued)
@@ -49,12 +49,12 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
         if jobs.num_submitted:
             # A job of the grid that is in the queue waits for others than these.
             GridFolder(grid.grid.dir).jobs_file.unlink(missing_ok=True)
-        submit_grid(grid, behind=ends.values())
+        submit_grid(grid, after=ends.values())
 
 
 def joined(pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Sequence[int]]) -> list[RunPiece]:
     """Pieces as jobs. `queued` are, by run, the ends of jobs in the queue, ascending: a cut in front of one is part of
-    it. Of others one of fewer than `shortest` steps is part of the one behind it, as a cut is a wait in the queue.
+    it. Of others one of fewer than `shortest` steps is part of the one after it, as a cut is a wait in the queue.
 
     What waits for one of these waits for the whole job; it begins from the same checkpoint, which stays.
     """

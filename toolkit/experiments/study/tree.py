@@ -33,7 +33,7 @@ class Leaf:
 
     @property
     def own_steps(self) -> int:
-        """Updates that nobody else makes."""
+        """Updates that no other model makes."""
         return self.model.total_steps - self.fork
 
     @property
@@ -45,7 +45,7 @@ class Leaf:
 class Tree:
     """The models of a study, none twice, each with its place; givers come first in `leaves`.
 
-    `queued` are names of models with jobs in a queue, which are told already where they begin: they are placed first.
+    `queued` are names of models with jobs in a queue, which already know where they start: they are placed first.
     """
 
     def __init__(self, models: Sequence[Model], *, queued: Collection[str] = ()) -> None:

@@ -1,7 +1,7 @@
 """Answers in a context: their labels, and how they are read off a network's outputs.
 
 `standard`: spans of windows, the best one of all windows, and the null threshold. `paper`: tokens that are tagged or
-not, of "Question: ..." and "Context: ..." with the end-of-text token as a string behind it and no special tokens, the
+not, of "Question: ..." and "Context: ..." with the end-of-text token as a string after it and no special tokens, the
 context truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
@@ -169,7 +169,7 @@ def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slic
     begins, ends = offsets[tokens, 0], offsets[tokens, 1]
     if begins[0] > end or ends[-1] < start:
         return slice(0)
-    # The last token that begins at or before the answer, to the first that ends at or behind its end.
+    # The last token that begins at or before the answer, to the first that ends at or after its end.
     first = max(0, int((begins <= start).sum()) - 1)
     last = min(len(tokens) - 1, int((ends < end).sum()))
     return slice(int(tokens[first]), int(tokens[last]) + 1)

@@ -32,7 +32,7 @@ class Answer:
 
     @property
     def end(self) -> int:
-        """The first character behind the span."""
+        """The first character after the span."""
         return self.start + len(self.text)
 
 

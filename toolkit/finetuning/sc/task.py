@@ -40,15 +40,16 @@ class SequenceClassificationSettings(FinetuningSettings):
     """Fine-tuning for sequence classification."""
 
     text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2, strict=False)
-    """Column of the text, or both of a text pair. Unset: `text`, and `text_pair` if the training file has it."""
+    """Column of the text, or both columns of a pair. Unset: `text`, and `text_pair` if the training file has it."""
     label_column: Name = "label"
     """Column of the label."""
     label_type: Literal["class", "number", "set"] = "class"
     """`class`: one of the training file's labels. `number`: regression. `set`: any number of labels for each text."""
     label_separator: Name = ","
-    """Between the labels of a set in one string, as `.tsv` and `.csv` have them; lists need none."""
+    """Separator of the labels of a set in one string, as in `.tsv` and `.csv`; lists need none."""
     pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
-    """What the `paper` protocol writes before the two texts of a pair. Unset: the columns' names, capitalised."""
+    """Labels that the `paper` protocol writes before the two texts of a pair. Unset: the columns' names,
+    capitalized."""
 
     @field_validator("text_columns", mode="before")
     @classmethod

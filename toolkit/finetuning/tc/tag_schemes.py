@@ -3,7 +3,7 @@
 | scheme | a first token | inside | last | single |
 |---|---|---|---|---|
 | IO | the type alone | the type | the type | the type |
-| IOB1 | I-, or B- right behind an entity of the same type | I- | I- | as a first token |
+| IOB1 | I-, or B- right after an entity of the same type | I- | I- | as a first token |
 | IOB2 | B- | I- | I- | B- |
 | BIOES | B- | I- | E- | S- |
 | BILOU | B- | I- | L- | U- |

@@ -17,7 +17,7 @@ from toolkit.finetuning.inputs import check_room, check_tells_offsets, input_row
 
 NO_WORD = -1
 TokenRange = tuple[int, int]
-"""First token and the one behind the last, among the tokens of a sentence."""
+"""First token and the one after the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
 """`sentence` (its number), what the encoder takes, and of each token, or `NO_WORD`: `words`, the number of the word
 that it answers for; `blanks`, that of such a word, if it is nothing but the blank in front of it; `token_words`, that
@@ -65,7 +65,7 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
 def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
     """Encode sentences as the paper's authors do; a word is answered at each of its tokens.
 
-    The end-of-text token is a string behind the sentence, and nothing stands in front. What exceeds 99 % of what the
+    The end-of-text token is a string after the sentence, and nothing stands in front. What exceeds 99 % of what the
     model takes is cut off: its words are answered nowhere.
     """
     longest = paper_length(source)
@@ -120,7 +120,7 @@ def _encode(
 
 
 def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The word of each token, by the characters it stands for; a blank goes with the word behind it."""
+    """The word of each token, by the characters it stands for; a blank goes with the word after it."""
     starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
     word_ends = np.cumsum([len(word) + 1 for word in words]) - 1
     word_of = np.searchsorted(word_ends, starts, side="right")

@@ -50,15 +50,15 @@ def attend_in_bands(
     if has_padding:
         # Padding is a segment of its own here: of zeros, since hidden keys are multiplied too, and 0 x NaN is NaN.
         query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
-    length, before, behind = _band(kind, window)
+    length, before, after = _band(kind, window)
     query_HTE = _padded(query_THE, length)
     query_KGnAE = query_HTE.view(num_key_value_heads, group, -1, length, query_HTE.shape[-1])
     # With all four dimensions: for a mask of three, torch's attention would keep every probability.
     is_seen_1nQX = _seen_in_bands(kind, layout, window).repeat(1, group, 1)[None]
     output_KnQE = products(
         query_KGnAE.transpose(1, 2).flatten(2, 3),
-        _padded(key_TKE, length, before, behind),
-        _padded(value_TKE, length, before, behind),
+        _padded(key_TKE, length, before, after),
+        _padded(value_TKE, length, before, after),
         is_seen_1nQX,
         length,
     )
@@ -75,14 +75,14 @@ def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLay
     """
     if query_THE.dtype.itemsize > 2:
         return False
-    length, before, behind = _band(kind, window)
+    length, before, after = _band(kind, window)
     width = query_THE[0].numel()
     by_segment = 0
     for span in layout.spans:
         if not span.is_padding:
-            by_segment += span.count * span.length * min(span.length, CHUNK + before + behind) * width
+            by_segment += span.count * span.length * min(span.length, CHUNK + before + after) * width
             by_segment += _NUMBERS_PER_PRODUCT * -(-span.length // CHUNK)
-    return len(query_THE) * (length + before + behind) * width <= by_segment
+    return len(query_THE) * (length + before + after) * width <= by_segment
 
 
 def multiply_bands(query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int) -> Tensor:
@@ -100,13 +100,13 @@ def attend_bands_by_sdpa(
 
 
 def _band(kind: AttentionKind, window: int) -> tuple[int, int, int]:
-    """Queries of a band, and keys before and behind them."""
+    """Queries of a band, and keys before and after them."""
     return max(window, _SHORTEST_BAND), window, 0 if kind is AttentionKind.CAUSAL else window
 
 
-def _padded(tensor_THE: Tensor, length: int, before: int = 0, behind: int = 0) -> Tensor:
-    """(T, H, E) -> (H, Z, E): with zeros up to a multiple of `length`, and so many before and behind."""
-    return pad(tensor_THE.transpose(0, 1), (0, 0, before, behind + -len(tensor_THE) % length))
+def _padded(tensor_THE: Tensor, length: int, before: int = 0, after: int = 0) -> Tensor:
+    """(T, H, E) -> (H, Z, E): with zeros up to a multiple of `length`, and so many before and after."""
+    return pad(tensor_THE.transpose(0, 1), (0, 0, before, after + -len(tensor_THE) % length))
 
 
 def _bands(padded_HZE: Tensor, length: int, size: int) -> Tensor:
@@ -116,15 +116,15 @@ def _bands(padded_HZE: Tensor, length: int, size: int) -> Tensor:
 
 def _seen_in_bands(kind: AttentionKind, layout: SegmentLayout, window: int) -> Tensor:
     """Keys that each query sees, (n, A, X) bool. All see themselves, those beyond the last position too."""
-    length, before, behind = _band(kind, window)
+    length, before, after = _band(kind, window)
     places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
     # A segment is known by its first position.
     first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
     query_nA1 = _padded(first_T11, length).view(-1, length, 1)
-    key_n1X = _bands(_padded(first_T11, length, before, behind), length, before + length + behind)[0].transpose(1, 2)
+    key_n1X = _bands(_padded(first_T11, length, before, after), length, before + length + after)[0].transpose(1, 2)
     query_A1 = torch.arange(length, device=places_T.device)[:, None]
-    distance_AX = torch.arange(-before, length + behind, device=places_T.device) - query_A1
-    return (query_nA1 == key_n1X) & (distance_AX >= -window) & (distance_AX <= behind)
+    distance_AX = torch.arange(-before, length + after, device=places_T.device) - query_A1
+    return (query_nA1 == key_n1X) & (distance_AX >= -window) & (distance_AX <= after)
 
 
 class _BandProducts(torch.autograd.Function):

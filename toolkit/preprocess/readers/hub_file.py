@@ -1,7 +1,7 @@
 """Files on the hub, read in byte ranges over HTTP: only the bytes that the Parquet reader needs.
 
 A file is resolved once, at the commit that was listed, to the URL that serves it. After a dropped connection the
-request resumes behind the last byte received.
+request resumes after the last byte received.
 """
 
 import threading

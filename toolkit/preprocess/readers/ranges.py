@@ -19,7 +19,7 @@ class RangedFile:
     """A file of `num_bytes` elsewhere; `fetch(start, stop)` gives bytes start..stop - 1, on any thread.
 
     Attributes:
-        abandoned: set where nobody needs its bytes any more.
+        abandoned: set if its bytes are no longer needed.
     """
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -47,7 +47,7 @@ class RangedFile:
 
 @contextmanager
 def ranged(file: RangedFile) -> Iterator[RangedFile]:
-    """A file that is closed behind the block, and abandoned where an error ends it."""
+    """A file that is closed after the block, and abandoned where an error ends it."""
     try:
         yield file
     except BaseException:

@@ -28,7 +28,7 @@ _SPACE, _DELETED, _LONGEST_BYTES = ord(" "), 0xFFFF, 64
 _TEXTS_AT_ONCE, _BETWEEN = 32, "\ufffe"  # No character, and none of a text.
 _DASHES = "\u2012\u2013\u2014\u2015"
 _SPLIT_ENDING = re.compile(r" '(?=(?:s|m|d|t|re|ve|ll)\b)", re.IGNORECASE)
-# Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first behind it.
+# Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first after it.
 _WITHOUT_SPACES = np.array(
     (0xE00, 0xF00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000, 0xF900, 0xFB00), np.uint16
 )

@@ -37,9 +37,9 @@ from toolkit.storage import is_url, list_objects
 def find_sources(
     named: Sequence[str], *, subset: str | None = None, exclude: Sequence[str] = (), output: Path | None = None
 ) -> list[Source]:
-    """The files behind paths, folders, globs, URLs and data sets on the hub: each once, bytewise by name.
+    """The files named by paths, folders, globs, URLs and data sets on the hub: each once, bytewise by name.
 
-    A folder stands for the readable files below it, at any depth and behind links. What is left out is reported: names
+    A folder stands for the readable files below it, at any depth and through links. What is left out is reported: names
     that begin with a dot or an underscore, metadata of known tools, files of other kinds. A file with several names
     (links) is read once, under its own name. A name that is both here and on the hub is the one here.
 
@@ -109,7 +109,7 @@ class _Found:
 
     Attributes:
         exclude: globs of files that are left out.
-        output: folder whose files are left out, also behind links to it.
+        output: folder whose files are left out, also through links to it.
         paths: local files to read, also those left out; some of them may be the same file.
         in_storage: those in object storage.
         left_out: names that are passed over.

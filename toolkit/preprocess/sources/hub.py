@@ -40,7 +40,7 @@ def parse_hub_name(name: str) -> HubName | None:
 def find_on_hub(name: HubName, *, subset: str | None) -> list[Source]:
     """Find the Parquet files of one configuration of a data set, by path.
 
-    `subset` is the configuration, with a split behind a colon if it is not `train`; None if there is only one.
+    `subset` is the configuration, with a split after a colon if it is not `train`; None if there is only one.
     """
     with hub_errors(f"the data set {name}", alternative="give files or folders on this machine as sources"):
         repository = _Repository(name)

@@ -23,7 +23,7 @@ class Format(StrEnum):
 
 
 class Compression(StrEnum):
-    """Compression of a file, by the extension behind the one of its format."""
+    """Compression of a file, by the extension after the one of its format."""
 
     GZIP = ".gz"
     ZSTD = ".zst"

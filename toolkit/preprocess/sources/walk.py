@@ -1,4 +1,4 @@
-"""Local files behind folders, globs and links: each folder is entered once and each file taken once.
+"""Local files named by folders, globs and links: each folder is entered once and each file taken once.
 
 Links may lead in circles, and several names to one file.
 """
@@ -51,7 +51,7 @@ def matches(pattern: str, left_out: LeftOut) -> list[str]:
     for number, part in enumerate(parts, start=1):
         found = {path for folder in found for path in _named(folder, part, left_out)}
         if number < len(parts):
-            # A link to nothing may stand for a folder full of matches: whoever opens it will say so.
+            # A link to nothing may stand for a folder full of matches: its reader will say so.
             broken |= set(filter(is_broken_link, found))
             found = set(filter(os.path.isdir, found))
     return sorted(found | broken)

@@ -1,4 +1,4 @@
-"""What corpus is begun in a folder, and whether a command may go on with it: what it keeps, and what it refuses."""
+"""What corpus is in progress in a folder, and whether a command may continue it: what it keeps, and what it refuses."""
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -75,7 +75,7 @@ def open_unfinished(folder: Path, key: Mapping[str, Any], settings: PreprocessSe
             forget_screened(folder / UNFINISHED_FOLDER)
             note_begun(folder, begun := begun.model_copy(update={"key": dict(key)}))
         return begun
-    # Nothing is lost with a corpus that was begun and has no finished group: after a mistake in the options, say.
+    # Nothing is lost with a corpus that was started and has no finished group: after a mistake in the options, say.
     if not settings.overwrite and (is_replaced or begun is None or written):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return None
@@ -150,7 +150,7 @@ def check_nobody_writes(folder: Path) -> None:
 
 
 def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> None:
-    """Remove what an earlier run wrote into the locked folder, and note which corpus is begun."""
+    """Remove what an earlier run wrote into the locked folder, and note which corpus is in progress."""
     check_nobody_writes(folder)
     shutil.rmtree(work_folder(folder), ignore_errors=True)  # with what failed in the earlier corpus
     # First: groups of the earlier corpus must not pass for those of this one.

@@ -62,7 +62,7 @@ class UnfinishedCorpus:
         self._num_counted = self._num_rows = self._num_bad = 0
 
     def locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, which nobody holds for long."""
+        """The lock of the folder, held briefly."""
         return locked_output(self.output, timeout=_SECONDS_FOR_ANOTHER)
 
     @property

@@ -50,7 +50,7 @@ class ShardSequence:
                 corpus.counts.text_bytes += int(encoded.text_bytes_N[:num_taken][is_its].sum())
                 corpus.counts.special_text_hits += int(encoded.special_hits_N[:num_taken][is_its].sum())
                 corpus.counts.unknown_tokens += int(encoded.unknown_N[:num_taken][is_its].sum())
-        # Rows behind the document that reaches a limit are not counted.
+        # Rows after the document that reaches a limit are not counted.
         end = int(encoded.rows_N[num_taken - 1]) if self.is_full else encoded.num_rows
         for number, row in encoded.skipped:
             if number < end:
@@ -82,7 +82,7 @@ class ShardSequence:
 class OpenCorpus:
     """A corpus that is being written: its finished shards, and the open one. `counts` are counted on.
 
-    The folder is made when the first shard is begun.
+    The folder is made with the first shard.
     """
 
     def __init__(self, folder: Path, dtype: npt.DTypeLike, counts: Counts, shard_tokens: int) -> None:
