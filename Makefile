@@ -17,7 +17,7 @@ OLDEST_TESTS := $(addprefix tests/,model/test_compiled_functions.py model/test_c
 	model/test_pointwise.py model/test_targets_only.py model/test_attention.py equivalence/test_gradients.py \
 	training/test_compiled_shapes.py training/test_mixtures.py)
 
-.PHONY: quickstart test test-slow faults oldest-torch proofs lint bench
+.PHONY: quickstart test test-slow faults oldest-torch proofs lint docs bench
 
 quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart
@@ -52,6 +52,10 @@ lint: $(VENV)/lint-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The pages as a site, in build/docs; a warning, such as of a link to nowhere, is an error.
+docs: $(VENV)/docs-installed
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees docs build/docs
+
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/performance.py $(BENCH_ARGS)
 
@@ -68,6 +72,10 @@ $(VENV)/tests-installed: $(VENV)/installed
 
 $(VENV)/lint-installed: $(VENV)/tests-installed
 	$(PIP) --editable ".[cluster,dedup,fast,test,lint]"
+	touch $@
+
+$(VENV)/docs-installed: $(VENV)/installed
+	$(PIP) --editable ".[dedup,fast,docs]"
 	touch $@
 
 $(OLDEST)/tests-installed: pyproject.toml constraints-cpu.txt
