@@ -173,6 +173,18 @@ def test_the_tolerance_is_the_projects_and_grows_with_the_logits() -> None:
     assert not parity.Parity(max_difference=float("nan"), max_logit=1).is_within_tolerance
 
 
+def test_rounding_is_measured_on_every_text_that_is_compared(monkeypatch):
+    """In SmolLM2 the first words of a short text round ten times as badly as a long one."""
+    errors = {4: 0.1, 2: 0.5}
+
+    def logits(stock, inputs, dtype):
+        return (torch.full((ids.shape[1], 3), errors[ids.shape[1]] * (dtype is torch.float32)) for ids, _ in inputs)
+
+    monkeypatch.setattr(parity, "_stock_logits", logits)
+    inputs = [(torch.zeros(1, length, dtype=torch.long), None) for length in errors]
+    assert parity._rounding_error(None, inputs) == pytest.approx(0.5)
+
+
 def test_the_checks_sentences_have_different_lengths() -> None:
     lengths = [len(sentence.split()) for sentence in parity.SENTENCES]
     assert (min(lengths), max(lengths)) == (3, 147)
