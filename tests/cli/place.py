@@ -262,6 +262,13 @@ class Place:
                 file, content = damage[name]
                 (folder / file).write_text(content)
         (self.folder / "grids/unselected/selected.json").unlink()
+        result = json.dumps({"task_name": "T", "scores": {"test": [{"main_score": 0.5}]}})
+        for name, model, content in (("other", "b", result), ("broken", "a", "{}"), ("twice", "a", result)):
+            file = self._file(f"scores_{name}/{model}/one/T.json", content)
+            self._add(f"scores_{name}", file.parents[2])
+        self._file("scores_twice/a/two/T.json", result)
+        self._file("scores_rows/euroeval.jsonl", '\n{"model": "a", "dataset": "d", "results": {"total": {}}}')
+        self._add("scores_rows", self.folder / "scores_rows")
         self._add("grid_stepless", self._file("stepless/metrics.jsonl", "").parent)
         self._add("tokenizer_only", self._file("a-model/config.json", "{}").parent)
 

@@ -9,6 +9,7 @@ EXAMPLES = (
     "toolkit report grids/clm-share",
     "toolkit report grids/clm-share runs/clm-0 runs/clm-50 --output report",
     "toolkit report grids/clm-share --baseline bert-base",
+    "toolkit report studies/shares --scores results",
     "toolkit report runs/mine",
     "toolkit report studies/shares",
 )
@@ -26,8 +27,16 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="Model or configuration to compare all others with.", show_default=False),
     ] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="MTEB's folder of results, or one with EuroEval's JSON lines, of these models.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write tables with intervals and tests, figures, and report.html from finished grids and runs."""
     from toolkit.experiments.report import write_report
 
-    write_report(folders, output=output, baseline=baseline)
+    write_report(folders, output=output, baseline=baseline, scores=scores)

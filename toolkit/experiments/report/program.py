@@ -15,7 +15,14 @@ from toolkit.experiments.report.compare.comparisons import comparison_table, dif
 from toolkit.experiments.report.compare.formats import comma_separated, latex, latex_document, markdown
 from toolkit.experiments.report.compare.levels import Level, configuration_level, configuration_members, model_level
 from toolkit.experiments.report.compare.score_tables import score_tables, study_table
-from toolkit.experiments.report.compare.tables import Table, distinct_names, missing_table, rates_table, scores_csv
+from toolkit.experiments.report.compare.tables import (
+    Table,
+    distinct_names,
+    long_csv,
+    missing_table,
+    rates_table,
+    scores_csv,
+)
 from toolkit.experiments.report.figures.drawing import draw
 from toolkit.experiments.report.figures.label_pictures import label_pictures
 from toolkit.experiments.report.figures.pictures import Picture, loss_picture, study_picture
@@ -24,6 +31,7 @@ from toolkit.experiments.report.output_folder import PAGE, check_output_folder, 
 from toolkit.experiments.report.pages.html import Figure
 from toolkit.experiments.report.pages.page import Contents, Introduction, StudySection, render
 from toolkit.experiments.report.read.completeness import missing_summary
+from toolkit.experiments.report.read.elsewhere import with_scores_made_elsewhere
 from toolkit.experiments.report.read.manifests import other_corpora, with_manifest_labels
 from toolkit.experiments.report.read.results import Results, read_results
 from toolkit.experiments.report.read.runs import RunCurves, is_run, read_runs
@@ -43,6 +51,7 @@ def write_report(
     *,
     output: Path | None = None,
     baseline: str | None = None,
+    scores: Path | None = None,
     introduction: Introduction | None = None,
 ) -> Path:
     """Write `report.html`, `tables/` and `figures/`; returns their folder.
@@ -53,6 +62,7 @@ def write_report(
         folders: of grids, of runs and of studies, at least one; a study is its grid and its runs.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
         baseline: name of a model, or of a configuration, to compare all others with.
+        scores: folder of scores that MTEB or EuroEval made of models of the grids, or of the runs.
         introduction: of a job that writes its report into its own folder, among other files.
 
     Raises:
@@ -64,17 +74,21 @@ def write_report(
     output = folders[0] / _DEFAULT_OUTPUT if output is None else output
     if introduction is None:
         check_output_folder(output)
-    results = with_manifest_labels(read_results(grids)) if grids else None
-    runs, left_out = _curves(run_folders, are_all=not (grids or studies))
+    results, unmatched = read_results(grids) if grids else None, ""
+    if scores is not None:
+        results, unmatched = with_scores_made_elsewhere(results, scores, run_folders)
+    results = results and with_manifest_labels(results)
+    runs, left_out = _curves(run_folders, are_all=not (results or studies))
     told = () if results is None else (results.unknown_labels, other_corpora(results))
-    remarks = tuple(filter(None, (left_out, *told)))
+    remarks = tuple(filter(None, (left_out, unmatched, *told)))
     levels, members = _levels(results)
     names = [row.name for level in levels for row in level.rows]
     if baseline is not None and baseline not in names:
         available = ", ".join(dict.fromkeys(names)) or "none, as there are no scores"
         raise SettingsError(f"--baseline {baseline!r} is not in the report. Available: {available}.")
     words = ["toolkit", "report", *map(str, folders), "--output", str(output)]
-    command = shlex.join([*words, *([] if baseline is None else ["--baseline", baseline])])
+    words += [] if baseline is None else ["--baseline", baseline]
+    command = shlex.join([*words, *([] if scores is None else ["--scores", str(scores)])])
     if introduction is not None:
         command = introduction.command
     unigram = {} if introduction is None else introduction.unigram
@@ -157,7 +171,7 @@ def _compose(
     tables = [*scores, *tests, *(table for table in (rates, missing) if table is not None)]
     tables += [section.table for section in sections]
     if results is not None:
-        texts["tables/scores.csv"] = scores_csv(results)
+        texts |= {"tables/scores.csv": scores_csv(results), "tables/long.csv": long_csv(results)}
     if tables:
         texts |= _table_files(tables)
     pictures = list(_pictures(results, levels, members, runs, unigram))

@@ -11,10 +11,12 @@ from toolkit.core.text import counted
 from toolkit.experiments.report.compare.levels import Level, ScoreRow
 from toolkit.experiments.report.compare.statistics import Estimate
 from toolkit.experiments.report.read.completeness import MissingReason, missing_summary
+from toolkit.experiments.report.read.labels import SEED
 from toolkit.experiments.report.read.results import Results
-from toolkit.experiments.report.read.tasks import TaskInfo
+from toolkit.experiments.report.read.tasks import ELSEWHERE, TaskInfo
 
 _SCORES_HEAD = ("model", "task", "kind", "metric", "learning_rate", "seeds", "mean", "std", "low", "high")
+_LONG_HEAD = ("task", "kind", "metric", "seed", "learning_rate", "score")
 _LONGEST_MESSAGE = 160
 
 
@@ -86,9 +88,7 @@ class Table:
 
 def scores_csv(results: Results) -> str:
     """`scores.csv`: a line for each model and task, scores as fractions, the t interval."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_SCORES_HEAD)
+    rows: list[tuple[object, ...]] = [_SCORES_HEAD]
     for model, task in sorted(results.rates):
         cells = results.chosen(model, task)
         row = ScoreRow(model, {}, {task: {cell.seed: cell.main for cell in cells}})
@@ -97,14 +97,36 @@ def scores_csv(results: Results) -> str:
         assert found is not None
         limits = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
         head = (model, task, info.kind, info.metric, results.rates[model, task], len(cells))
-        writer.writerow((*head, found.mean, found.std, *limits))
+        rows.append((*head, found.mean, found.std, *limits))
+    return _csv(rows)
+
+
+def long_csv(results: Results) -> str:
+    """`long.csv`: a line for each score at every learning rate, with the labels of its model; scores as fractions."""
+    labels = {model.name: model.labels or {} for model in results.models}
+    names = list(dict.fromkeys(name for found in labels.values() for name in found))
+    # The column `seed` is that of fine-tuning.
+    head = ("model", *("pretraining_seed" if name == SEED else name for name in names), *_LONG_HEAD)
+    rows = [
+        (cell.model, *map(labels[cell.model].get, names), *map(vars(cell).get, _LONG_HEAD[:-1]), cell.main)
+        for cell in results.cells
+    ]
+    return _csv([head, *rows])
+
+
+def _csv(rows: Iterable[Iterable[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def rates_table(results: Results, models: Level) -> Table:
-    """The chosen learning rate of each model and task, and how many others are not finished."""
-    head = ("model", *(task.name for task in results.tasks))
-    rows = tuple((row.name, *(_rate(results, row.name, task.name) for task in results.tasks)) for row in models.rows)
+def rates_table(results: Results, models: Level) -> Table | None:
+    """The chosen learning rate of each model and task, and how many others are not finished; None without any."""
+    tasks = [task for task in results.tasks if task.kind not in ELSEWHERE]
+    if not tasks:
+        return None
+    head = ("model", *(task.name for task in tasks))
+    rows = tuple((row.name, *(_rate(results, row.name, task.name) for task in tasks)) for row in models.rows)
     note = "The rate with the best mean validation score over seeds; of equal ones the smallest."
     if any(isinstance(cell, str) for row in rows for cell in row[1:]):
         note += " A rate is unfinished where a run has failed or not run: it cannot be chosen, and might have been."

@@ -13,13 +13,13 @@ from typing import Any
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
-from toolkit.core.text import first_few
+from toolkit.core.text import counted, first_few
 from toolkit.experiments.grid.cell_folder import CellFolder, Record, record_differences
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.grid.folder import Declaration, GridFolder, ModelInfo
 from toolkit.experiments.report.read.completeness import MissingCell, MissingReason, missing_cells
 from toolkit.experiments.report.read.labels import FLOPS, RUN, STEP, TOKENS, Shown
-from toolkit.experiments.report.read.tasks import TaskInfo, tasks_with_cells
+from toolkit.experiments.report.read.tasks import ELSEWHERE, TaskInfo, tasks_with_cells
 
 # What makes cells of one table differ.
 _OF_A_CELL = ("learning_rate", "seed", "threads")
@@ -58,9 +58,11 @@ class Results:
     @property
     def completeness(self) -> str:
         """Count of the declared cells that have a result: `39 of 60 fine-tuning runs`."""
-        num_all = len(self.cells) + len(self.missing)
+        elsewhere = sum(cell.kind in ELSEWHERE for cell in self.cells)
+        num_all, num = len(self.cells) + len(self.missing) - elsewhere, len(self.cells) - elsewhere
         of_all = f" of {num_all:,}" if self.missing else ""
-        return f"{len(self.cells):,}{of_all} fine-tuning {'run' if num_all == 1 else 'runs'}"
+        ours = f"{num:,}{of_all} fine-tuning {'run' if num_all == 1 else 'runs'}"
+        return ", ".join([ours] * bool(num_all) + [f"{counted(elsewhere, 'score')} made elsewhere"] * bool(elsewhere))
 
     @cached_property
     def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:

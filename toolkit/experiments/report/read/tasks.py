@@ -8,6 +8,8 @@ from toolkit.core.errors import UserError
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Score
 
+ELSEWHERE = ("MTEB", "EuroEval")
+"""Kinds of data sets whose scores other tools made: nothing was fine-tuned here, and there is no learning rate."""
 PlaceOf = Callable[[Score], CellFolder]
 
 
