@@ -271,9 +271,51 @@ def test_losses_of_runs_and_the_switch(tmp_path: Path) -> None:
     training, clm, mlm = picture.panels
     assert training.marks == (2.0,)
     assert training.series[0].points == (Point(1.0, 8.0), Point(2.0, 7.0), Point(3.0, 5.5))
-    assert clm.series[0].points == (Point(0.0, 9.0), Point(3.0, 8.0))
+    # The loss of the first weights would set the scale.
+    assert clm.series[0].points == (Point(3.0, 8.0),)
     assert (mlm.title, mlm.series[0].points) == ("held out: MLM", (Point(3.0, 5.0),))
     assert loss_picture([]) is None
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_line_with_their_range(tmp_path: Path) -> None:
+    for arm, rate in (("mlm", 1), ("both", 2)):
+        for seed in (0, 1, 12):
+            run = tmp_path / f"{arm}-seed-{seed}"
+            run.mkdir()
+            lines = [{"step": step, "objective": "mlm", "loss": 9.0 - step + seed} for step in range(1, 4 - seed % 2)]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            (run / "run.toml").write_text(f'[run]\ndir = "{run}"\nseed = {seed}\n[lr]\npeak = {rate}\n')
+    picture = loss_picture(read_runs(sorted(tmp_path.iterdir())))
+    assert picture is not None
+    (panel,) = picture.panels
+    # Steps 1 and 2, which all seeds have made: 8, 9 and 20, then one less.
+    points = (Point(1.0, 37 / 3, 8.0, 20.0), Point(2.0, 34 / 3, 7.0, 19.0))
+    assert [(line.label, line.color) for line in panel.series] == [("both", 0), ("mlm", 1)]
+    for line in panel.series:
+        assert [(p.x, p.y, p.low, p.high) for p in line.points] == [
+            (p.x, pytest.approx(p.y), p.low, p.high) for p in points
+        ]
+    assert "Bands: " in picture.caption
+
+
+def test_a_run_that_has_made_no_step_has_no_picture(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "objective": "clm", "eval_loss": {"clm": 9.0}}\n')
+    assert loss_picture(read_runs([tmp_path])) is None
+
+
+def test_models_at_one_place_of_an_axis_have_names_and_colours(tmp_path: Path) -> None:
+    arms = {"phases": (0.5, "clm+mlm"), "mixture": (0.5, "clm.mlm"), "mlm": (0.0, "mlm")}
+    labels = {name: {"clm_share": share, "objective": objective} for name, (share, objective) in arms.items()}
+    (picture,) = label_pictures(_level(tmp_path, labels, x=["clm_share"]))
+    series = picture.panels[0].series
+    assert [(line.label, line.color, [point.x for point in line.points]) for line in series] == [
+        ("objective clm+mlm", 0, [0.5]),
+        ("objective clm.mlm", 1, [0.5]),
+        ("objective mlm", 2, [0.0]),
+    ]
+    # Without another label, models have their own names.
+    (alone,) = label_pictures(_level(tmp_path, {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 2}}))
+    assert [line.label for line in alone.panels[0].series] == ["a", "b", "c"]
 
 
 def test_a_mixtures_loss_is_the_mean_of_its_targets_and_no_weighted_sum(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_what_is_written_and_where(grid: Path, tmp_path: Path) -> None:
     new = {name.removeprefix("grid/report/") for name in after.keys() - before.keys()}
     assert new == {
         "report.html",
+        "tables/long.csv",
         "tables/scores.csv",
         "tables/tables.tex",
         *(

@@ -145,6 +145,10 @@ def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
         below = [point.y - (point.low or 0.0) for point in bars]
         above = [(point.high or 0.0) - point.y for point in bars]
         xs, ys = [point.x for point in bars], [point.y for point in bars]
+        if not picture.has_points:
+            limits = [point.low or 0.0 for point in bars], [point.high or 0.0 for point in bars]
+            axes.fill_between(xs, *limits, color=color, alpha=0.18, linewidth=0)
+            return line
         axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=color, elinewidth=1.0, capsize=2.5, alpha=0.75)
     return line
 

@@ -10,7 +10,7 @@ from toolkit.experiments.report.compare.statistics import estimate
 from toolkit.experiments.report.compare.tables import slug
 from toolkit.experiments.report.figures.lines import OTHERS, Axis, axes_of, lines_of
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
-from toolkit.experiments.report.read.labels import MASK_RATIO, title_of
+from toolkit.experiments.report.read.labels import MASK_RATIO, RUN, SEED, TOTALS, distinguishing, names_after, title_of
 from toolkit.experiments.report.read.tasks import TaskInfo
 
 # Between points of one category that belong to different lines.
@@ -25,7 +25,7 @@ def label_pictures(level: Level) -> list[Picture]:
 
 
 def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
-    lines, file = lines_of(level, axis.name), slug(axis.name).replace("_", "-")
+    lines, file = _told_apart(lines_of(level, axis.name), axis.name), slug(axis.name).replace("_", "-")
     without = [row.name for row in level.rows if axis.name not in row.labels]
     title = title_of(axis.name)
     caption = f"bars: 95 % t intervals over {level.seeds}."
@@ -55,6 +55,22 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
             caption=f"Score minus the mean of its line, seed by seed; {caption}",
             panels=varied,
         )
+
+
+def _told_apart(lines: Mapping[str, Sequence[ScoreRow]], axis: str) -> dict[str, Sequence[ScoreRow]]:
+    """Lines without rows that share a place: such a line becomes several, named after the labels that differ."""
+    found = dict[str, Sequence[ScoreRow]]()
+    for line, rows in lines.items():
+        if line == OTHERS or len({row.labels[axis] for row in rows}) == len(rows):
+            found[line] = rows
+            continue
+        labels = [{key: row.labels[key] for key in row.labels.keys() - {axis, SEED, RUN, *TOTALS}} for row in rows]
+        groups = [group for index, group in enumerate(labels) if group not in labels[:index]]
+        titles = names_after(groups, distinguishing(groups))
+        for row, own in zip(rows, labels, strict=True):
+            title = ", ".join(filter(None, (line, titles[groups.index(own)]))) or row.name
+            found[title] = [*found.get(title, ()), row]
+    return found
 
 
 def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[ScoreRow]], *, varied: bool) -> Iterator[Panel]:

@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from toolkit.experiments.report.compare.statistics import Estimate
-from toolkit.experiments.report.read.runs import RunCurves
+from toolkit.experiments.report.read.runs import Curve, RunCurves, repeats
 from toolkit.experiments.report.read.study import StudyModel
 from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
 
@@ -94,27 +95,34 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
     if not runs:
         return None
     marks = tuple(sorted({float(step) for run in runs for step in run.switches}))
+    groups = repeats(runs)
     training = tuple(
-        Series(run.title, tuple(Point(*pair) for pair in run.training), color) for color, run in enumerate(runs)
+        Series(title, _mean_curve([run.training for run in found]), color)
+        for color, (title, found) in enumerate(groups)
     )
     panels = [Panel("training batches", tuple(line for line in training if line.points), _NATS, marks)]
     found = [key for run in runs for key in run.held_out]
     names = dict.fromkeys(name for name, _ in found)
     corpora = list(dict.fromkeys(corpus for _, corpus in found if corpus))
     # Those of one run in one panel, to compare them; of several runs one in each, to compare the runs.
-    shares_panel = len(runs) == 1 < len(corpora)
-    groups = {"": [""]} | (
-        {", by corpus": corpora} if shares_panel else {f", {corpus}": [corpus] for corpus in corpora}
-    )
-    for which, group in groups.items():
+    shares_panel = len(groups) == 1 < len(corpora)
+    parts = {"": [""]} | ({", by corpus": corpora} if shares_panel else {f", {corpus}": [corpus] for corpus in corpora})
+    for which, group in parts.items():
         for name in names:
             floor = None if which else (unigram or {}).get(name)
-            lines = _held_out(runs, name, group)
+            lines = _held_out(groups, name, group)
             panels.append(Panel(f"held out: {name.upper()}{which}", lines, _NATS, marks, floor=floor))
+    if not any(panel.series for panel in panels):
+        return None
     return Picture(
         name="losses",
         title="Pretraining losses",
-        caption="Cross-entropy in nats per target token; vertical lines: the objective changes."
+        caption="Cross-entropy in nats per target token, from the first step on; vertical lines: the objective changes."
+        + (
+            " Bands: from the lowest to the highest of several seeds, around their mean."
+            if len(groups) < len(runs)
+            else ""
+        )
         + (" Dashed: the unigram baseline, each token by its frequency in the training text." if unigram else ""),
         x_label="training step",
         panels=tuple(panel for panel in panels if panel.series),
@@ -122,18 +130,30 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
     )
 
 
-def _held_out(runs: Sequence[RunCurves], name: str, corpora: Sequence[str]) -> tuple[Series, ...]:
-    """A line for each run and corpus; those of several corpora have names and colours of their own."""
+def _held_out(
+    groups: Sequence[tuple[str, Sequence[RunCurves]]], name: str, corpora: Sequence[str]
+) -> tuple[Series, ...]:
+    """A line for each group of runs and corpus; those of several corpora have names and colours of their own."""
     is_one = len(corpora) == 1
-    return tuple(
+    lines = (
         Series(
-            run.title if is_one else f"{run.title}, {corpus}",
-            tuple(Point(*pair) for pair in run.held_out[name, corpus]),
-            number if is_one else number + len(runs),
+            title if is_one else f"{title}, {corpus}",
+            _mean_curve([run.held_out[name, corpus] for run in runs if (name, corpus) in run.held_out]),
+            number if is_one else number + len(groups),
         )
-        for number, (run, corpus) in enumerate(itertools.product(runs, corpora))
-        if (name, corpus) in run.held_out
+        for number, ((title, runs), corpus) in enumerate(itertools.product(groups, corpora))
     )
+    return tuple(line for line in lines if line.points)
+
+
+def _mean_curve(curves: Sequence[Curve]) -> tuple[Point, ...]:
+    """Mean and range of curves at the steps that all have; without step 0, which would set the scale of the others."""
+    if len(curves) == 1:
+        return tuple(Point(*pair) for pair in curves[0] if pair[0] > 0)
+    found = [dict(curve) for curve in curves]
+    steps = sorted(set[float]().union(*found).intersection(*found) - {0.0})
+    values = [[curve[step] for curve in found] for step in steps]
+    return tuple(Point(x, fmean(ys), min(ys), max(ys)) for x, ys in zip(steps, values, strict=True))
 
 
 def study_picture(models: Sequence[StudyModel], *, name: str, title: str) -> Picture:

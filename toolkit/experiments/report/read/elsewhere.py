@@ -92,8 +92,9 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
                 f"{where[model, task]} and {path} both score the model {model!r} on {dataset!r}. Remove one of them."
             )
         where[model, task] = path
-        made = {"model": model, "task": task, "kind": kind, "metric": metric, "test": {metric: score}}
-        found.append(Score(**made, seed=0, learning_rate=0.0))
+        found.append(
+            Score(model=model, task=task, kind=kind, seed=0, learning_rate=0.0, metric=metric, test={metric: score})
+        )
     if not found:
         what = f"scores of {first_few([*unknown])} only" if unknown else "neither MTEB's results nor EuroEval's"
         raise SettingsError(

@@ -1,5 +1,8 @@
 """Loss curves of run folders, from their metrics."""
 
+import json
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,6 +40,29 @@ class RunCurves:
     def title(self) -> str:
         """The name, and what it began with."""
         return self.name if self.start is None else f"{self.name}, from {self.start}"
+
+
+def repeats(runs: Sequence[RunCurves]) -> list[tuple[str, list[RunCurves]]]:
+    """Runs that differ in the seed alone, by what their names share; others one by one, by their titles."""
+    groups = dict[str, list[RunCurves]]()
+    for run in runs:
+        groups.setdefault(_without_seed(run), []).append(run)
+    return [(_shared_name(found) if len(found) > 1 else found[0].title, found) for found in groups.values()]
+
+
+def _without_seed(run: RunCurves) -> str:
+    """Settings of all that repeat a run with another seed: these have a folder, and a run to fork from, each."""
+    settings = {} if run.settings is None else tomllib.loads(run.settings)
+    if "seed" not in settings.get("run", {}):
+        return run.name
+    for table, key in (("run", "seed"), ("run", "dir"), ("fork", "from")):
+        settings.get(table, {}).pop(key, None)
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _shared_name(runs: Sequence[RunCurves]) -> str:
+    names = {re.sub(r"[-_. ]*(seed)?[-_=. ]*\d+$", "", run.name) for run in runs}
+    return names.pop() or runs[0].name if len(names) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
 
 
 def is_run(folder: Path) -> bool:
