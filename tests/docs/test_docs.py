@@ -49,7 +49,7 @@ _OTHERS_OPTIONS = {
     "--split-sentences", "--num_gpus", "--local-rank", "--master_port", "--rdzv_backend", "--standalone",
     "--master_addr", "--hostfile", "--node_rank", "--launcher", "--requeue", "--partition=gpu", "--signal",
     "--ds_config", "--config", "--doctor", "--check", "--editable", "--call", "--started", "--jobs", "--minutes",
-    "--out", "--build-arg", "--isolation", "--toy",
+    "--out", "--build-arg", "--isolation", "--toy", "--nanobeir",
 }  # fmt: skip
 _FAMILIES: dict[str, dict[str, Any]] = {"eurobert": {}, "modernbert": MODEL_OPTIONS["modernbert"]}
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
@@ -150,6 +150,9 @@ def test_the_studies_of_the_results_are_declared_as_their_page_says(monkeypatch:
     assert (len(tree.leaves), tree.shared) == (6, 14_400)
     assert (grid := grid_of(study, tree)) is not None
     assert grid_counts(grid) == {"models": 42, "tasks": 2, "cells": 84, "trainings": 84}
+    study = load_study("embedding.toml")
+    assert (grid := grid_of(study, Tree(models_of(study)))) is not None
+    assert grid_counts(grid) == {"models": 15, "tasks": 4, "cells": 60, "trainings": 15}
     for name, alone, shared in (("shares", 45_000, 28_620), ("question", 38_400, 34_560)):
         tree = Tree(models_of(load_study(f"{name}.toml")))
         assert (len(tree.leaves), tree.alone, tree.shared) == (30, alone, shared)

@@ -74,6 +74,10 @@ configs:
   data_files: [{split: queries, path: queries/queries-*}]
 ---
 """
+NANO_SETS = (
+    "ClimateFEVER", "DBPedia", "FEVER", "FiQA2018", "HotpotQA", "MSMARCO", "NFCorpus", "NQ", "QuoraRetrieval",
+    "SCIDOCS", "ArguAna", "SciFact", "Touche2020",
+)  # fmt: skip
 SCRIPT = "raise SystemExit('code of a repository must not run')\n"
 CONLL_LABELS = ("O", "B-ORG", "B-MISC", "B-PER", "I-PER", "B-LOC", "I-ORG", "I-MISC", "I-LOC")
 """In the order of tner/conll2003."""
@@ -96,6 +100,7 @@ def write_repositories(root: Path) -> None:
     _write_msmarco(datasets / "BeIR")
     _write_nq(datasets / "BeIR")
     _write_mldr(datasets / "Shitao" / "MLDR")
+    _write_nano_beir(datasets / "sentence-transformers" / "NanoBEIR-en")
 
 
 def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]], features: Any = None) -> None:
@@ -244,3 +249,23 @@ def _write_mldr(repository: Path) -> None:
     _write_lines(english / "corpus.jsonl.gz", [{"docid": f"doc-en-{n}", "text": f"w{n} long"} for n in range(20)])
     _write_lines(repository / "mldr-v1.0-de" / "corpus.jsonl.gz", [{"docid": "doc-de-0", "text": "x"}])
     (repository / "MLDR.py").write_text(SCRIPT)
+
+
+def _write_nano_beir(repository: Path) -> None:
+    configurations = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
+    card = "---\nconfigs:\n"
+    for part in configurations:
+        card += f"- config_name: {part}\n  data_files:\n"
+        for name in NANO_SETS:
+            card += f"  - {{split: Nano{name}, path: {part}/Nano{name}-*}}\n"
+    for number, name in enumerate(NANO_SETS):
+        rows = {
+            "corpus": [(f"d{n}", f"w{n} w{number} text") for n in range(20)],
+            # The last one is not judged.
+            "queries": [(f"q{n}", f"w{n} question") for n in range(5)],
+            "qrels": [(f"q{n}", f"d{n + more}") for n in range(4) for more in (0, 1)],
+        }
+        for part, columns in configurations.items():
+            named = [dict(zip(columns, row, strict=True)) for row in rows[part]]
+            _write_parquet(repository / f"{part}/Nano{name}-00000-of-00001.parquet", named)
+    (repository / "README.md").write_text(card + "---\n")

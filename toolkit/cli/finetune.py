@@ -29,9 +29,9 @@ EXAMPLES = (
 _TASKS = "sc: sequence classification. tc: token classification. qa: question answering. ir: retrieval."
 _TRAINING_FILE = (
     f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns, or tokens and tags. "
-    "qa: SQuAD JSON. ir: a BEIR folder."
+    "qa: SQuAD JSON. ir: a BEIR folder, or a table with query, positive and negative*."
 )
-_DATASETS = "A data set on the hub, in place of files; `toolkit finetune TASK --help` names a task's."
+_DATASETS = "A data set on the hub; files are for what it lacks. `toolkit finetune TASK --help` names a task's."
 _LABEL_TYPES = "sc: class (default), number or set. tc: entity (default) or class."
 # Settings with an option of their own: of all tasks, and of those that read tables.
 _OPTIONS = ("protocol", "learning_rate", "seed", "steps", "threads", "bad_rows")
@@ -98,11 +98,11 @@ def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]
     if any(not word.startswith("-") for word in words):
         # Takes seconds: a task's settings are where its network is.
         from toolkit.finetuning import get_task, known_tasks
-        from toolkit.finetuning.named.datasets import DATASETS
+        from toolkit.finetuning.named.datasets import known_datasets
 
         for task in [word for word in words if word in known_tasks()][:1]:
             own = help_rows(get_task(task).Settings, without=FinetuningSettings.model_fields)
-            named = ", ".join(dataset.name for dataset in DATASETS.values() if dataset.task == task)
+            named = ", ".join(known_datasets(task))
             sections.append((f"Settings of {task} (--set key=value)", own or [("none", "")]))
             sections.append((f"Data sets of {task} (--dataset NAME)", [(named or "none", "")]))
     return sections
@@ -112,11 +112,16 @@ def _scores(result: "FinetuningResult") -> "Table":
     """A line for each split that was evaluated, and the baseline; the main metric is the first column."""
     from toolkit.core.console import columns
 
-    metrics = sorted(result.test or result.validation or {}, key=lambda metric: metric != result.metric)
+    known = result.test or result.validation or {}
+    # Scores of sets that are searched apart are lines of their own: `NanoNQ_ndcg@10`.
+    sets = [name for name in known if name.endswith(f"_{result.metric}")]
+    metrics = sorted((name for name in known if name not in sets), key=lambda metric: metric != result.metric)
     table = columns("", "", *metrics)
     for split, scores in (("validation", result.validation), ("test", result.test)):
         if scores:
             table.add_row(split, *(f"{scores[metric]:.4f}" for metric in metrics))
+    for name in sets:
+        table.add_row(name.removesuffix(f"_{result.metric}"), f"{known[name]:.4f}")
     if result.majority is not None:
         table.add_row("best answer without reading", f"{result.majority:.4f}")
     return table

@@ -1,7 +1,7 @@
 """Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from toolkit.finetuning import (
     prepare,
     run_cell,
 )
-from toolkit.finetuning.named.datasets import DATASETS, named_dataset
+from toolkit.finetuning.named.datasets import known_datasets, named_dataset
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import UNTRAINED
 
@@ -44,7 +44,7 @@ def finetune(
         train: training file, as the family reads it.
         test: evaluated at the end.
         validation: evaluated at the end as well, if given.
-        dataset: name of a data set on the hub, in place of the files.
+        dataset: name of a data set on the hub, in place of the files; what it lacks may be given.
         settings: of the family's own class; None for the defaults.
         initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
 
@@ -57,16 +57,20 @@ def finetune(
     given = {Split.TRAIN: train, Split.VALIDATION: validation, Split.TEST: test}
     files: dict[Split, DataFile] = {split: path for split, path in given.items() if path is not None}
     is_trained = task not in UNTRAINED and (settings.steps or settings.epochs)
-    _check_data(files, dataset, needed=(Split.TRAIN, Split.TEST) if is_trained else (Split.TEST,))
+    named = None if dataset is None else named_dataset(dataset, task=task)
+    needed = (Split.TRAIN, Split.TEST) if is_trained else (Split.TEST,)
+    if named is None:
+        _check_data(task, files, needed=needed)
+    else:
+        named.check_given(files, settings.protocol, needed=needed)
     # It finds what does not fit the family.
     chosen = family(settings)
-    named = None if dataset is None else named_dataset(dataset, task=task)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
         check_model(model, [chosen], initialization=initialization)
     if named is not None:
         settings = named.settings(settings)
-        files = named.fetch(settings.protocol)
+        files |= named.fetch(settings.protocol)
     chosen = family(settings)
     data = chosen.read(files)
     with _as_encoder(model) as (encoder, origin):
@@ -77,24 +81,16 @@ def finetune(
             origin=origin,
             attention=family.attention,
         )
-        prepared = prepare(chosen, files, data, source, dataset_name=dataset)
+        prepared = prepare(chosen, files, data, source, dataset_name=dataset if train is None else None)
         keep = Keep.SCORES if task in UNTRAINED else Keep.MODEL
         return run_cell(prepared, output, model_name=str(model), keep=keep)
 
 
-def _check_data(files: Mapping[Split, DataFile], dataset: str | None, *, needed: Sequence[Split]) -> None:
-    if dataset is not None and files:
-        options = " and ".join(f"--{split}" for split in files)
-        raise SettingsError(
-            f"--dataset {dataset} has files of its own, but {options} {'is' if len(files) == 1 else 'are'} given too. "
-            f"Leave out {options}, or leave out --dataset."
-        )
-    missing = [f"--{split}" for split in needed if split not in files]
-    if dataset is None and missing:
-        raise SettingsError(
-            f"no data to fine-tune on: {' and '.join(missing)} missing. Give --train and --test, or --dataset with the "
-            f"name of a data set: {', '.join(DATASETS)}."
-        )
+def _check_data(task: str, files: Collection[Split], *, needed: Sequence[Split]) -> None:
+    if missing := [f"--{split}" for split in needed if split not in files]:
+        files_of_own, sets = " and ".join(f"--{split}" for split in needed), known_datasets(task)
+        named = f", or --dataset with the name of a data set: {', '.join(sets)}" if sets else ""
+        raise SettingsError(f"no data to fine-tune on: {' and '.join(missing)} missing. Give {files_of_own}{named}.")
 
 
 @contextmanager

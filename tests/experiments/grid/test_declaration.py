@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.core.errors import SettingsError
-from toolkit.experiments.grid.cells import Cell, grid_cells
+from toolkit.experiments.grid.cells import Cell, grid_cells, grid_counts
 from toolkit.experiments.grid.declaration import load_grid
 
 MODEL = '[[model]]\nname = "m"\npath = "p"\n'
@@ -70,7 +70,11 @@ def test_folders_name_the_rate_as_python_writes_it():
         (MODEL + TASK + "lr = 0.1\n", ["[[task]] t: unknown key 'lr'. Did you mean 'learning_rates'?"]),
         (MODEL + TASK.replace('train = "a"\n', ""), ["[[task]] t: train missing. Give train and test, or dataset."]),
         (MODEL + TASK + "steps = 2\nepochs = 1\n", ["[[task]] t has steps and epochs. Leave one of the two out."]),
-        (MODEL + TASK + 'dataset = "sst2"\n', ["dataset = 'sst2' and files of its own"]),
+        (MODEL + TASK + "steps = 0\n", ["[[task]] t: steps = 0 trains nothing, so train cannot be set. Leave it out."]),
+        (
+            MODEL + '[[task]]\nname = "t"\nkind = "ir"\nsteps = 0\n',
+            ["[[task]] t: test missing. Give test, or dataset."],
+        ),
         (MODEL + TASK.replace('validation = "b"\n', ""), ["6 learning rates and no validation file", "a single one"]),
     ],
 )
@@ -89,3 +93,13 @@ def test_one_rate_needs_no_validation_and_the_paper_cuts_its_own(tmp_path, more)
 def test_a_named_data_set_has_files_of_its_own(tmp_path):
     task = '[[task]]\nname = "t"\nkind = "sc"\ndataset = "sst2"\n'
     assert load(tmp_path, MODEL + task).task[0].files == {}
+
+
+def test_a_task_without_a_step_is_one_cell_beside_those_that_train(tmp_path):
+    untrained = '[[task]]\nname = "before"\nkind = "ir"\nsteps = 0\ntest = "c"\n'
+    grid = load(tmp_path, MODEL + TASK + untrained)
+    assert [(cell.task, cell.learning_rate, cell.seed) for cell in grid_cells(grid)][-2:] == [
+        ("t", 5e-4, 4),
+        ("before", 0, 0),
+    ]
+    assert grid_counts(grid) == {"models": 1, "tasks": 2, "cells": 31, "trainings": 30}

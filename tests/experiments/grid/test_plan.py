@@ -165,7 +165,7 @@ def test_the_papers_grid_is_resolved_without_a_download(tmp_path: Path, monkeypa
     plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
     assert (len(plan.cells), len(plan.cells_by_training)) == (360, 300)
     assert grid_counts(plan.grid) == {"models": 1, "tasks": 12, "cells": 360, "trainings": 300}
-    assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS)
+    assert sorted(plan.unfetched) == sorted(f"data set {name}" for name in DATASETS if "nanobeir" not in name)
     assert {cell.learning_rate for cell in plan.cells} == set(PAPER_RATES)
     assert {cell.seed for cell in plan.cells} == {0, 1, 2, 3, 4}
     settings = {cell.task: plan.task(cell).record["settings"] for cell in plan.cells}

@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from toolkit.core.settings import expectation, validated
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.declaration import Grid, TaskEntry
-from toolkit.finetuning.settings import UNTRAINED, FinetuningSettings, Split
+from toolkit.finetuning.settings import FinetuningSettings, Split
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Cell(NamedTuple):
-    """One fine-tuning run; results are sorted by these fields."""
+    """One fine-tuning run; results are sorted by these fields. At rate 0 nothing is trained."""
 
     model: str
     task: str
@@ -64,7 +64,7 @@ def grid_counts(grid: Grid) -> dict[str, int]:
     num_cells, num_trainings, by_data = 0, 0, dict[str, list[TaskEntry]]()
     for task in grid.task:
         num_cells += len(_rates_and_seeds(grid, task))
-        if task.kind not in UNTRAINED:
+        if task.is_trained:
             by_data.setdefault(_training_data(grid, task), []).append(task)
     for tasks in by_data.values():
         trained = dict[str, set[tuple[float, int]]]()
@@ -98,7 +98,7 @@ def _training_data(grid: Grid, task: TaskEntry) -> str:
     """The kind, and what `ResolvedTask.training_data` is of, by its name."""
     from toolkit.finetuning.named.datasets import named_dataset
 
-    if task.dataset is None:
+    if task.dataset is None or task.train is not None:
         return json.dumps([task.kind, os.path.normpath(task.train or ""), task.validation is None])
     named = named_dataset(task.dataset, task=task.kind)
     return json.dumps([task.kind, named.splits(grid.options(task).get("protocol", "standard"))[Split.TRAIN].name])

@@ -11,7 +11,6 @@ from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.selection import Selected, select
 from toolkit.experiments.grid.view import GridView
 from toolkit.finetuning.precision import versions_and_device
-from toolkit.finetuning.settings import UNTRAINED
 from toolkit.work.start import ExecutorKind
 
 _MOST_NAMED = 20
@@ -106,7 +105,7 @@ def _print_diverged(plan: GridPlan, view: GridView, selected: Selected) -> None:
 def _print_missing_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
     keep = plan.grid.grid.keep_models
     wanted = [cell for cell in view.scores if keep == "all" or (keep == "chosen" and _is_chosen(cell, selected))]
-    missing = [cell for cell in wanted if cell.kind not in UNTRAINED and not plan.folder.place(cell).model.is_dir()]
+    missing = [cell for cell in wanted if cell.learning_rate and not plan.folder.place(cell).model.is_dir()]
     if missing:
         console().print(
             f"keep_models = '{keep}', but {counted(len(missing), 'cell')} finished without keeping its model: "

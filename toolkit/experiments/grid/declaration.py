@@ -22,8 +22,8 @@ _NEEDED = {
 
 RANDOM_WEIGHTS = "random"
 """As the path of a model; a folder of this name is `./random`."""
-UNTRAINED_CELLS = {kind: {"learning_rates": (0.0,), "seeds": (0,)} for kind in UNTRAINED}
-"""Rate and seed of the one cell of a task that trains nothing, by its kind."""
+UNTRAINED_CELL = {"learning_rates": (0.0,), "seeds": (0,)}
+"""Rate and seed of the one cell of a task that trains nothing."""
 
 # Names of folders, on every system, and never `.` or `..`.
 Name = Annotated[str, Field(pattern=r"^\w[\w.+@-]*$")]
@@ -114,11 +114,16 @@ class TaskEntry(Settings):
     test: PathText | None = None
     """File whose scores are reported."""
     dataset: str | None = None
-    """Name of a data set on the hub, in place of files."""
+    """Name of a data set on the hub, in place of files; a file for what it lacks may be given."""
     learning_rates: tuple[Rate, ...] | None = Field(default=None, min_length=1, strict=False)
     """In place of the grid's."""
     seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, strict=False)
     """In place of the grid's."""
+
+    @property
+    def is_trained(self) -> bool:
+        """False where models are scored as they are, in one cell."""
+        return trains(self.kind, self.options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -174,13 +179,13 @@ class Grid(Settings):
 
     def rates(self, task: TaskEntry) -> tuple[float, ...]:
         """Learning rates of a task, ascending; 0 where nothing is trained."""
-        if task.kind in UNTRAINED:
-            return (0.0,)
+        if not task.is_trained:
+            return UNTRAINED_CELL["learning_rates"]
         return tuple(sorted(self.grid.learning_rates if task.learning_rates is None else task.learning_rates))
 
     def seeds(self, task: TaskEntry) -> tuple[int, ...]:
         """Seeds of a task, ascending."""
-        if task.kind in UNTRAINED:
+        if not task.is_trained:
             return (0,)
         return tuple(sorted(self.grid.seeds if task.seeds is None else task.seeds))
 
@@ -207,12 +212,16 @@ class Grid(Settings):
 
     def _mistakes_of(self, task: TaskEntry) -> Iterator[str]:
         place, rates = f"[[task]] {task.name}", self.rates(task)
-        if task.kind in UNTRAINED:
-            keys = ("train", "validation", "dataset", "learning_rates", "seeds", "learning_rate", "lr", "seed")
+        if not task.is_trained:
+            is_kind = task.kind in UNTRAINED
+            keys = ["train", "learning_rates", "seeds", "learning_rate", "lr", "seed"]
+            keys += ["validation", "dataset"] if is_kind else []
             if given := [key for key in keys if key in task.model_fields_set | task.options.keys()]:
-                yield f"{place}: {task.kind!r} trains nothing, so {', '.join(given)} cannot be set. Leave it out."
-            if task.test is None:
-                yield f"{place}: test missing. Give the file or folder of the pairs."
+                what = repr(task.kind) if is_kind else "steps = 0"
+                yield f"{place}: {what} trains nothing, so {', '.join(given)} cannot be set. Leave it out."
+            if task.test is None and task.dataset is None:
+                remedy = "the file or folder of the pairs" if is_kind else "test, or dataset"
+                yield f"{place}: test missing. Give {remedy}."
             return
         yield from _repeated(f"{place}: learning_rates", rates)
         yield from _repeated(f"{place}: seeds", self.seeds(task))
@@ -221,8 +230,6 @@ class Grid(Settings):
                 yield f"{place}: unknown key {key!r}. Did you mean {plural!r}?"
         if {"steps", "epochs"} <= task.options.keys():
             yield f"{place} has steps and epochs. Leave one of the two out."
-        if task.dataset is not None and task.files:
-            yield f"{place} has dataset = {task.dataset!r} and files of its own. Leave one of the two out."
         missing = [split for split in ("train", "test") if split not in task.files]
         if task.dataset is None and missing:
             yield f"{place}: {' and '.join(missing)} missing. Give train and test, or dataset."
@@ -232,6 +239,11 @@ class Grid(Settings):
                 f"{place} has {len(rates)} learning rates and no validation file to choose one by. Give validation, or "
                 "a single one in learning_rates."
             )
+
+
+def trains(kind: str, options: Mapping[str, Any]) -> bool:
+    """True if a task with these settings of its kind trains anything."""
+    return kind not in UNTRAINED and options.get("steps") != 0
 
 
 def make_grid(

@@ -12,7 +12,7 @@ from toolkit.core.files import atomic_write
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Cell, Score, results_text
-from toolkit.experiments.grid.declaration import UNTRAINED_CELLS, Label, Labels, ReportSettings
+from toolkit.experiments.grid.declaration import UNTRAINED_CELL, Label, Labels, ReportSettings, trains
 from toolkit.experiments.grid.selection import Selected
 
 _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have finished."
@@ -139,7 +139,10 @@ class GridFolder:
         try:
             content = tomllib.loads(text)
             shared = content.get("grid", {})
-            tasks = [{**shared, **task, **UNTRAINED_CELLS.get(task["kind"], {})} for task in content.get("task", [])]
+            tasks = [
+                {**shared, **task, **({} if trains(task["kind"], task) else UNTRAINED_CELL)}
+                for task in content.get("task", [])
+            ]
             models = [self._model(entry, shared.get("dir")) for entry in content.get("model", [])]
             return Declaration(
                 report=ReportSettings.model_validate(content.get("report", {})),

@@ -1,7 +1,7 @@
 """Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -59,7 +59,7 @@ class ResolvedTask:
     hashes: Mapping[str, Mapping[str, str]] | None
     """SHA-256 of each file that is read, by split; None before they are fetched."""
     form: str | None = None
-    """Name of what a data set's training split is read from; None for files."""
+    """Name of what a data set's training split is read from, or the training file; None for files alone."""
 
     @property
     def training_data(self) -> list[Any]:
@@ -130,29 +130,34 @@ def resolve_task(
                 f"the paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set "
                 "steps in this task."
             )
-        _check_choice(place, named, settings.protocol, num_rates)
     if settings.threads is None and not has_gpu():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
     try:
         reader = family(settings)
+        if named is not None:
+            named.check_given(files, settings.protocol, needed=[Split.TRAIN] if entry.is_trained else [])
     except SettingsError as error:
         raise SettingsError(f"{place}: {error}") from None
     if named is not None:
-        form = named.splits(settings.protocol)[Split.TRAIN].name
-        files = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
+        _check_choice(place, named, settings.protocol, num_rates, entry.files)
+        own = named.splits(settings.protocol)
+        form = own[Split.TRAIN].name if Split.TRAIN in own else entry.train
+        found = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
+        files = {**files, **found} if found else {}
     if not files:
         return ResolvedTask(entry, settings, {}, None, form)
     hashes = {split.value: _hash_files(reader, split, path, known) for split, path in files.items()}
     return ResolvedTask(entry, settings, files, hashes, form)
 
 
-def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int) -> None:
-    if num_rates > 1 and Split.VALIDATION not in named.splits(protocol):
+def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int, given: Collection[str]) -> None:
+    is_cut = protocol == "paper" and Split.TRAIN in given
+    if num_rates > 1 and Split.VALIDATION not in (*named.splits(protocol), *given) and not is_cut:
         other = "paper" if protocol == "standard" else "standard"
         remedy = f", or protocol = '{other}'" if Split.VALIDATION in named.splits(other) else ""
         raise SettingsError(
             f"{place} has {counted(num_rates, 'learning rate')}, and the data set {named.name} has no validation split "
-            f"under protocol = '{protocol}' to choose one by. Give a single one in learning_rates{remedy}."
+            f"under protocol = '{protocol}' to choose one by. Give validation, a single one in learning_rates{remedy}."
         )
 
 

@@ -20,7 +20,6 @@ from toolkit.experiments.grid.inputs import HubAccess, resolve_models, resolve_t
 from toolkit.experiments.grid.workers import CellTask, GridJob
 from toolkit.finetuning import FinetuningSettings, Keep, Task, get_task
 from toolkit.finetuning.precision import choose_autocast
-from toolkit.finetuning.settings import UNTRAINED
 
 _MOST_SHOWN = 8
 
@@ -78,7 +77,7 @@ class GridPlan:
             cell=cell,
             task=replace(self._tasks[cell.task], settings=settings),
             model=self._models[cell.model],
-            keep=Keep.SCORES if self.grid.grid.keep_models == "none" or cell.kind in UNTRAINED else Keep.MODEL,
+            keep=Keep.SCORES if self.grid.grid.keep_models == "none" or not cell.learning_rate else Keep.MODEL,
             training=self.folder.trainings / training if len(alike) > 1 else None,
             groups=frozenset(other.group for other in alike),
             cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),

@@ -127,7 +127,8 @@ def _prepare(task: ResolvedTask, model: ResolvedModel) -> PreparedTask:
             f"no row of {task.files[Split.TEST]} has a label, and a grid compares scores. Give a test file with labels."
         )
     source = model.open(max_length=task.settings.max_length, attention=family.attention)
-    return prepare(family, task.files, data, source, dataset_name=task.entry.dataset)
+    dataset = None if task.entry.train else task.entry.dataset
+    return prepare(family, task.files, data, source, dataset_name=dataset)
 
 
 def grid_command(folder: GridFolder) -> Command:

@@ -51,6 +51,10 @@ class Collection:
     documents: Mapping[str, Document]
     queries: Mapping[str, str]
 
+    def by_set(self, ids: Iterable[str]) -> dict[str, list[str]]:
+        """Ids of documents or queries by the name of their set, which is searched apart; here there is one."""
+        return {"": list(ids)}
+
     def is_query_itself(self, query: str, document: str) -> bool:
         """True if a document is the query: id and text are equal, with the title or without."""
         if query != document:

@@ -2,13 +2,18 @@
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import BatchSampler
 
+from toolkit.core.console import console
+from toolkit.core.errors import UserError
+from toolkit.core.text import counted
+from toolkit.finetuning.ir.beir import Judgements
 from toolkit.finetuning.settings import FinetuningSettings
 from toolkit.finetuning.trainer import run_trainer
 
@@ -27,6 +32,42 @@ class TrainingPair(NamedTuple):
     positive: str
     relevant: frozenset[str]
     negatives: tuple[str, ...]
+
+
+class Negatives(Enum):
+    """Documents that a query is told apart from."""
+
+    JUDGED = auto()
+    """Those of its batch, and one that is judged not relevant."""
+    IN_BATCH = auto()
+    """Those of its batch."""
+
+
+def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: Negatives) -> list[TrainingPair]:
+    """A pair for each query and relevant document, with `texts` of documents by id; those without text are left out.
+
+    Raises:
+        UserError: fewer than two queries have a pair.
+    """
+    pairs: list[TrainingPair] = []
+    num_empty = 0
+    for query, grades in judged.grades.items():
+        known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
+        relevant = [text for text, grade in known if grade > 0]
+        others = [text for text, grade in known if grade <= 0 and negatives is Negatives.JUDGED]
+        wanted = frozenset(relevant)
+        told_apart = tuple(text for text in others if text and text not in wanted)
+        num_empty += relevant.count("")
+        question = judged.collection.queries[query]
+        pairs.extend(TrainingPair(question, text, wanted, told_apart) for text in relevant if text)
+    if num_empty:
+        console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")
+    if len({pair.query for pair in pairs}) < 2:
+        raise UserError(
+            f"{judged.path}: training needs at least two queries with a relevant document, since the documents of one "
+            "are the negatives of another. Add queries."
+        )
+    return pairs
 
 
 class TrainingRow(NamedTuple):

@@ -1,26 +1,24 @@
 """Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
-from toolkit.core.console import console
-from toolkit.core.errors import UserError
-from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRows, CheckedData
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.ir import beir
-from toolkit.finetuning.ir.beir import Collection, Judgements
-from toolkit.finetuning.ir.contrastive import TrainingPair, plan_batches, train_contrastively
+from toolkit.finetuning.ir.beir import Judgements
+from toolkit.finetuning.ir.contrastive import Negatives, plan_batches, train_contrastively, training_pairs
 from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encoder, search, with_modules
-from toolkit.finetuning.ir.ranking_metrics import paper_ndcg, ranking_scores
-from toolkit.finetuning.named.published_forms import DataFile, PublishedSplit
-from toolkit.finetuning.named.published_retrieval import RetrievalForm
+from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
+from toolkit.finetuning.ir.reading import read_splits
+from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features, settle_accelerator
@@ -42,6 +40,9 @@ _FIXED: Mapping[str, Mapping[str, Any]] = {
 class RetrievalSettings(FinetuningSettings):
     """Fine-tuning for retrieval."""
 
+    text_columns: tuple[str, str] | None = Field(default=None, strict=False)
+    """Columns of the query and of its relevant document in a training file of pairs. Unset: `query`, or else `anchor`,
+    and `positive`."""
     query_prompt: str = ""
     """Put in front of every query, and stored in the model's folder. `paper`: `Query: `."""
     document_prompt: str = ""
@@ -53,6 +54,11 @@ class RetrievalSettings(FinetuningSettings):
     chunk_rows: int | None = Field(default=None, ge=1)
     """Examples that pass through the encoder at once in training, for batches that memory does not hold; the result is
     the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
+
+    @field_validator("text_columns", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_options(self) -> "RetrievalSettings":
@@ -93,9 +99,9 @@ class Retrieval(Task[JudgedSplits]):
     settings: RetrievalSettings
 
     def read(self, files: Mapping[Split, DataFile]) -> JudgedSplits:
-        """BEIR folders, or one file of judgements in one of them."""
+        """BEIR folders, or one file of judgements in one of them; to train on also pairs."""
         bad = BadRows(self.settings.bad_rows)
-        read = _read_all(files, bad)
+        read = read_splits(files, bad, columns=self.settings.text_columns)
         queries = self.with_validation({split: list(judged.grades) for split, judged in read.items()})
         judgements = {
             split: read[split if split in read else Split.TRAIN].only(asked) for split, asked in queries.items()
@@ -116,7 +122,7 @@ class Retrieval(Task[JudgedSplits]):
         bad = BadRows(self.settings.bad_rows)
         qrels = file / "qrels"
         if not file.is_dir() or not beir.is_beir(file) or (qrels / "test.tsv").is_file():
-            judged = _read_all({Split.TEST: file}, bad)[Split.TEST]
+            judged = read_splits({Split.TEST: file}, bad)[Split.TEST]
         else:
             collection = beir.read_collection(qrels / "none", bad)
             judged = Judgements(file, collection, {query: {} for query in collection.queries})
@@ -132,39 +138,24 @@ class Retrieval(Task[JudgedSplits]):
         return SentenceTransformer(source.model, device="cpu")
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
-        """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and one search for a split."""
+        """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and a search for each set."""
         features: dict[Split, Features] = {}
         separator = ". " if self.is_paper else " "
         for split, judged in data.judgements.items():
             texts = {one: document.joined(separator) for one, document in judged.collection.documents.items()}
             if split is Split.TRAIN:
-                features[split] = [{"pair": pair} for pair in self._pairs(judged, texts)]
+                kinds = Negatives.IN_BATCH if self.is_paper else Negatives.JUDGED
+                features[split] = [{"pair": pair} for pair in training_pairs(judged, texts, negatives=kinds)]
             else:
-                queries = [judged.collection.queries[query] for query in judged.grades]
-                documents = [texts[document] for document in data.searched[split]]
-                features[split] = [{"queries": queries, "documents": documents}]
+                collection, searched = judged.collection, judged.collection.by_set(data.searched[split])
+                features[split] = [
+                    {
+                        "queries": [collection.queries[query] for query in asked],
+                        "documents": [texts[document] for document in searched.get(name, ())],
+                    }
+                    for name, asked in collection.by_set(judged.grades).items()
+                ]
         return features
-
-    def _pairs(self, judged: Judgements, texts: Mapping[str, str]) -> list[TrainingPair]:
-        pairs: list[TrainingPair] = []
-        num_empty = 0
-        for query, grades in judged.grades.items():
-            known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
-            relevant = [text for text, grade in known if grade > 0]
-            others = [text for text, grade in known if grade <= 0]
-            wanted = frozenset(relevant)
-            negatives = () if self.is_paper else tuple(text for text in others if text and text not in wanted)
-            num_empty += relevant.count("")
-            question = judged.collection.queries[query]
-            pairs.extend(TrainingPair(question, text, wanted, negatives) for text in relevant if text)
-        if num_empty:
-            console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")
-        if len({pair.query for pair in pairs}) < 2:
-            raise UserError(
-                f"{judged.path}: training needs at least two queries with a relevant document, since the documents of "
-                "one are the negatives of another. Add queries."
-            )
-        return pairs
 
     def framed(self, source: EncoderSource) -> EncoderSource:
         """The encoder with the tokenizer that makes the inputs; a SentenceTransformer's own, where it is one."""
@@ -219,16 +210,16 @@ class Retrieval(Task[JudgedSplits]):
     ) -> Mapping[Split, Outputs]:
         """Rankings of all splits; documents that several of them search are encoded once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
-        queries = {split: row["queries"] for split, (row,) in features.items()}
-        documents = {split: row["documents"] for split, (row,) in features.items()}
-        rankings: dict[Split, Outputs] = {}
-        for split, searched in documents.items():
-            alike = [other for other in documents if other not in rankings and documents[other] == searched]
-            if split in alike:
+        searches = {(split, number): row for split, inputs in features.items() for number, row in enumerate(inputs)}
+        found: dict[tuple[Split, int], Outputs] = {}
+        for place, one in searches.items():
+            alike = [key for key in searches if key not in found and searches[key]["documents"] == one["documents"]]
+            if place in alike:
                 # One deeper: where a query is a document of its own, `decode` leaves that one out.
-                found = search(embedder, [queries[one] for one in alike], searched, depth=_DEPTH + 1, rows=rows)
-                rankings |= zip(alike, found, strict=True)
-        return rankings
+                queries = [searches[key]["queries"] for key in alike]
+                rankings = search(embedder, queries, one["documents"], depth=_DEPTH + 1, rows=rows)
+                found |= zip(alike, rankings, strict=True)
+        return {split: [row for place in searches if place[0] is split for row in found[place]] for split in features}
 
     def decode(
         self, data: JudgedSplits, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
@@ -236,31 +227,45 @@ class Retrieval(Task[JudgedSplits]):
         """Document ids for each query of the judgements, best first, the query itself left out."""
         predictions: dict[Split, list[Prediction]] = {}
         for split, rankings in outputs.items():
-            judged, searched = data.judgements[split], data.searched[split]
+            collection = data.judgements[split].collection
+            asked, searched = collection.by_set(data.judgements[split].grades), collection.by_set(data.searched[split])
+            places = [(query, searched.get(name, [])) for name, queries in asked.items() for query in queries]
             predictions[split] = []
-            for query, numbers in zip(judged.grades, rankings, strict=True):
-                found = (searched[number] for number in numbers)
-                others = [document for document in found if not judged.collection.is_query_itself(query, document)]
+            for (query, documents), numbers in zip(places, rankings, strict=True):
+                found = (documents[number] for number in numbers)
+                others = [document for document in found if not collection.is_query_itself(query, document)]
                 predictions[split].append({"id": query, "ranking": others[:_DEPTH]})
         return predictions
 
     def score(
         self, data: JudgedSplits, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """`ndcg@10`, `mrr@10` and `recall@100`; `paper_ndcg@10` under the paper's protocol."""
+        """Means over the sets that are searched apart, and of several the main metric of each."""
         scores: dict[Split, dict[str, float]] = {}
         for split, rows in predictions.items():
-            grades, rankings = data.judgements[split].grades, {row["id"]: row["ranking"] for row in rows}
-            if self.is_paper:
-                scores[split] = {"paper_ndcg@10": paper_ndcg(grades, rankings)}
-            else:
-                scores[split] = ranking_scores(grades, rankings)
+            judged, rankings = data.judgements[split], {row["id"]: row["ranking"] for row in rows}
+            of_sets = {
+                name: self._scores({query: judged.grades[query] for query in asked}, rankings)
+                for name, asked in judged.collection.by_set(judged.grades).items()
+            }
+            scores[split] = {
+                metric: statistics.fmean(found[metric] for found in of_sets.values()) for metric in self.metric_names
+            }
+            if len(of_sets) > 1:
+                scores[split] |= {f"{name}_{self.metric}": found[self.metric] for name, found in of_sets.items()}
         return scores
 
+    def _scores(self, grades: beir.Grades, rankings: Rankings) -> dict[str, float]:
+        if self.is_paper:
+            return {"paper_ndcg@10": paper_ndcg(grades, rankings)}
+        return ranking_scores(grades, rankings)
+
     def dataset(self, files: Mapping[Split, DataFile]) -> str:
-        """Name of the folder of the training collection, or without one of the test collection."""
+        """Name of the folder of the training collection, or without one of the test collection; of pairs their file."""
         train = files.get(Split.TRAIN, files[Split.TEST])
         assert isinstance(train, Path)
+        if not beir.is_beir(train):
+            return super().dataset(files)
         return train.resolve().name if train.is_dir() else beir.collection_folder(train).name
 
     def files_of(self, split: Split, path: DataFile) -> list[Path]:
@@ -280,30 +285,3 @@ class Retrieval(Task[JudgedSplits]):
         embedder = cast("SentenceTransformer", network)
         module: Any = embedder[0]
         save_encoder(folder, module.model, modules_of(embedder))
-
-
-def _read_all(files: Mapping[Split, DataFile], bad: BadRows) -> dict[Split, Judgements]:
-    """Judgements of each split; a collection that several share is read once."""
-    collections: dict[Path, Collection] = {}
-    published: dict[str, Mapping[Split, Judgements]] = {}
-    judgements: dict[Split, Judgements] = {}
-    for split, path in files.items():
-        if isinstance(path, PublishedSplit):
-            assert isinstance(path.form, RetrievalForm)
-            if path.form.name not in published:
-                published[path.form.name] = path.form.judgements(path.files, bad)
-            judgements[split] = published[path.form.name][split]
-            continue
-        if not path.exists():
-            raise UserError(f"{path}: no such file or directory. {_WHAT_TO_GIVE}")
-        if not beir.is_beir(path):
-            raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}")
-        file = beir.judgements_file(path, split=beir.SPLITS[split])
-        root = beir.collection_folder(file).resolve()
-        if root not in collections:
-            collections[root] = beir.read_collection(file, bad)
-        judgements[split] = beir.read_judgements(file, collections[root], bad)
-    return judgements
-
-
-_WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."

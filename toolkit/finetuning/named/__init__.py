@@ -1,1 +1,1 @@
-"""The paper's twelve data sets by name, read from the hub."""
+"""The paper's twelve data sets and NanoBEIR by name, read from the hub."""

@@ -1,4 +1,4 @@
-"""Named data sets: the paper's twelve, from the Hugging Face hub to what a family of tasks reads.
+"""Named data sets: the paper's twelve and NanoBEIR, from the Hugging Face hub to what a family of tasks reads.
 
 A set is a declaration in datasets.toml. Its files are in the cache of the hub's client; a note of our own says which
 they were, for machines that do not reach the hub.
@@ -25,7 +25,12 @@ from toolkit.finetuning.named.published_forms import (
     PublishedSplit,
     TaggedWords,
 )
-from toolkit.finetuning.named.published_retrieval import BeirRepositories, HalvedBeirRepositories, PassagesInRows
+from toolkit.finetuning.named.published_retrieval import (
+    BeirRepositories,
+    HalvedBeirRepositories,
+    NanoBeir,
+    PassagesInRows,
+)
 from toolkit.finetuning.settings import FinetuningSettings, Split
 
 _KINDS: Mapping[str, type[PublishedForm]] = {
@@ -68,6 +73,19 @@ class NamedDataset:
         own = {key: value for key, value in self.paper_settings.items() if not (key == "epochs" and "steps" in chosen)}
         return type(given).model_validate(own | chosen)
 
+    def check_given(self, given: Collection[Split], protocol: str, *, needed: Collection[Split]) -> None:
+        """Refuse files of splits that the set has itself; all that are needed are there or given."""
+        own = self.splits(protocol)
+        if twice := " and ".join(split for split in given if split in own):
+            raise SettingsError(
+                f"the data set {self.name} has files of its own, but {twice} is given too. Leave out {twice}, or the "
+                "data set."
+            )
+        if not {*needed} <= {*own, *given}:
+            raise SettingsError(
+                f"the data set {self.name} has no training split. Give train, or steps = 0 to score a model as it is."
+            )
+
     def fetch(self, protocol: str) -> dict[Split, DataFile]:
         """What the splits are read from, fetched from the hub where its client's cache lacks it."""
         forms, hub = self.splits(protocol), Hub()
@@ -93,13 +111,18 @@ def named_dataset(name: str, *, task: str) -> NamedDataset:
         )
     dataset = DATASETS[name]
     if dataset.task != task:
-        fitting = [other.name for other in DATASETS.values() if other.task == task]
+        fitting = known_datasets(task)
         other = f", or choose one of {task}: {', '.join(fitting)}" if fitting else ""
         raise SettingsError(
             f"the data set {name} is for the task {dataset.task}, not for {task}. Use `toolkit finetune {dataset.task}`"
             f"{other}."
         )
     return dataset
+
+
+def known_datasets(task: str) -> list[str]:
+    """Names of the data sets of a family."""
+    return [dataset.name for dataset in DATASETS.values() if dataset.task == task]
 
 
 def _fetched(form: PublishedForm, hub: Hub) -> LocalFiles:
@@ -137,6 +160,14 @@ def _declared() -> Iterator[NamedDataset]:
             if protocol in keys
         }
         yield NamedDataset(name, forms={"standard": dict.fromkeys(forms[name].splits, forms[name])} | splits, **keys)
+    repository, sets = declared["nanobeir"]["repository"], declared["nanobeir"]["sets"]
+    for name, chosen in {"nanobeir": sets, **{f"nanobeir-{one.lower()}": [one] for one in sets}}.items():
+        rows = {
+            f"Nano{one}/{part}": HubRows(repository, f"Nano{one}", part)
+            for one in chosen
+            for part in ("corpus", "queries", "qrels")
+        }
+        yield NamedDataset(name, "ir", {"standard": {Split.TEST: NanoBeir(name, rows)}})
 
 
 def _form(name: str, *, kind: str, rows: Mapping[str, Any], **options: Any) -> PublishedForm:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +116,20 @@ class Hub:
 
 def _declared_files(source: HubRows, commit: str) -> tuple[str, ...]:
     """The files that the repository itself declares for a split."""
+    data_files = _files_by_split(source.repository, source.configuration, commit)
+    if source.split not in data_files:
+        raise UserError(f"{source}: no such split; found: {first_few([*data_files])}. {OWN_FILES}")
+    return tuple(url.removeprefix(f"hf://datasets/{source.repository}@{commit}/") for url in data_files[source.split])
+
+
+@cache
+def _files_by_split(repository: str, configuration: str | None, commit: str) -> Mapping[str, Sequence[str]]:
     from datasets import disable_progress_bars, load_dataset_builder
 
     disable_progress_bars()
     # transformers quiets the hub's client with itself.
-    with _errors_naming(source.repository), quiet_transformers():
-        data_files = load_dataset_builder(source.repository, source.configuration, revision=commit).config.data_files
-    if not data_files or source.split not in data_files:
-        raise UserError(f"{source}: no such split; found: {first_few([*(data_files or ())])}. {OWN_FILES}")
-    return tuple(url.removeprefix(f"hf://datasets/{source.repository}@{commit}/") for url in data_files[source.split])
+    with _errors_naming(repository), quiet_transformers():
+        return load_dataset_builder(repository, configuration, revision=commit).config.data_files or {}
 
 
 def _errors_naming(name: str) -> AbstractContextManager[None]:

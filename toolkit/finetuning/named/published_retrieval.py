@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from toolkit.finetuning.bad_rows import BadRows
 from toolkit.finetuning.ir.beir import Collection, Document, Judgement, Judgements, to_judgements
@@ -20,12 +20,14 @@ Judged = dict[Split, list[Judgement]]
 class RetrievalForm(PublishedForm):
     """A collection with the judged queries alone, and judgements of each split."""
 
+    collection: ClassVar[type[Collection]] = Collection
+
     def judgements(self, files: LocalFiles, bad: BadRows) -> dict[Split, Judgements]:
         """The judgements of all splits, on one collection."""
         judged, queries, documents = self._read(files)
         asked = {one.query for rows in judged.values() for one in rows}
         place = Path(self.name)
-        collection = Collection(
+        collection = self.collection(
             place, place, dict(documents), {query: text for query, text in queries.items() if query in asked}
         )
         return {
@@ -108,3 +110,43 @@ class PassagesInRows(RetrievalForm):
     def _documents(self, files: LocalFiles) -> Iterator[tuple[str, Document]]:
         for row in self.rows["corpus"].read(files["corpus"], "docid", "text"):
             yield str(row["docid"]), Document("", row["text"].strip())
+
+
+class SetsOfNanoBeir(Collection):
+    """Sets that are searched apart, and scored as sentence-transformers' `NanoBEIREvaluator` does."""
+
+    def by_set(self, ids: Iterable[str]) -> dict[str, list[str]]:
+        """By the name in front of each id."""
+        found: dict[str, list[str]] = {}
+        for identity in ids:
+            found.setdefault(identity.partition("/")[0], []).append(identity)
+        return found
+
+    def is_query_itself(self, query: str, document: str) -> bool:
+        """False: it finds itself, as there."""
+        return False
+
+
+class NanoBeir(RetrievalForm):
+    """Sets of NanoBEIR; `rows` are `SET/corpus`, `SET/queries` and `SET/qrels` of each. Documents have no titles."""
+
+    collection: ClassVar[type[Collection]] = SetsOfNanoBeir
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """Test data alone."""
+        return (Split.TEST,)
+
+    def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
+        judged: list[Judgement] = []
+        texts: dict[str, dict[str, str]] = {"queries": {}, "corpus": {}}
+        for use, rows in self.rows.items():
+            name, _, part = use.partition("/")
+            if part == "qrels":
+                for number, row in enumerate(rows.read(files[use], "query-id", "corpus-id"), start=1):
+                    query, document = (f"{name}/{row[column]}" for column in ("query-id", "corpus-id"))
+                    judged.append(Judgement(query, document, 1, f"{rows}, row {number}"))
+            else:
+                texts[part] |= {f"{name}/{row['_id']}": row["text"] for row in rows.read(files[use], "_id", "text")}
+        documents = ((identity, Document("", text)) for identity, text in texts["corpus"].items())
+        return {Split.TEST: judged}, texts["queries"], documents
