@@ -260,4 +260,4 @@ def _say(results: Results | None, output: Path) -> None:
         if missing := missing_summary(results.missing):
             console().print(f"{missing}, see tables/missing-runs.md")
         console().print(f"{results.completeness} of {counted(len(results.models), 'model')}")
-    console().print(f"written to {output}: {PAGE}, tables/, figures/")
+    console().print(f"wrote {output}: {PAGE}, tables/, figures/")
