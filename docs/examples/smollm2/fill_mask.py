@@ -32,7 +32,7 @@ def main(folders: list[str]) -> None:
             # The blank is part of the word in these vocabularies: "is<mask>" and not "is <mask>".
             guesses = fill(sentence.replace(" {}", fill.tokenizer.mask_token), top_k=1000)
             found = [guess["token_str"].strip().lower() for guess in guesses]
-            place = found.index(word) + 1 if word in found else len(found) + 1
+            place = found.index(word.lower()) + 1 if word.lower() in found else len(found) + 1
             places[column][number] = place
             cells.append(f"{guesses[0]['token_str'].strip()} ({place if place <= len(found) else '> 1,000'})")
         print(f"| {sentence.format('[' + word + ']')} | " + " | ".join(cells) + " |")
