@@ -91,7 +91,8 @@ def _assert_equal(compiled: Encoder, plain: Encoder, kind: AttentionKind) -> Non
                 losses.append(loss.item())
             assert losses[0] == pytest.approx(losses[1], rel=1e-6)
             for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+                # With AVX2 alone, sums are added up in another order: up to 1.4e-6 apart.
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=3e-6)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_the_detour_decays_over_its_mlm_to_a_tenth():
         ("train.precision=fp32", ["unknown key 'train.precision'", "Did you mean 'precision'?"]),
         ("schedule.0.objectiv=clm", ["unknown key 'schedule.0.objectiv'", "Did you mean 'objective'?"]),
         ("model.preset=nanno", ["unknown model.preset='nanno'", "Did you mean 'nano'?"]),
-        ("lr.peak=-1", ["value for lr.peak:", "got -1", "above 0", "Meaning: Learning rate"]),
+        ("lr.peak=-1", ["value for lr.peak:", "got -1", "above 0", "Meaning: Peak learning rate"]),
         ("lr.peak=true", ["value for lr.peak:", "got true"]),
         ("lr.peak=inf", ["lr.peak", "finite"]),
         ("lr.warmup_steps=11", ["longer than the run"]),

@@ -25,7 +25,7 @@ program, run_folder = (import_module(f"toolkit.{name}") for name in ("training.p
 run = program._pretrain
 
 
-def train(folder, ranks, is_stop_requested, *, until, is_one_step):
+def train(folder, ranks, is_stop_requested, *, until, most_steps):
     run_folder._SECONDS_FOR_DYING_RANKS = 0
     for lock in (folder.reserved, folder.locked):
         try:
