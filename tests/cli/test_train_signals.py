@@ -126,7 +126,7 @@ def test_a_stop_before_the_first_step_saves_nothing(tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)
-    assert _output(process).splitlines()[-1] == "stopped at step 0"
+    assert _output(process).splitlines()[-1] == "stopped at step 0 of 20. Start the same command again to resume."
     assert not list((tmp_path / "run").glob("checkpoints/step-*"))
 
 

@@ -76,7 +76,8 @@ class Outcome:
     def ending(self) -> str:
         """What a command that trains prints last."""
         if self.step < self.total_steps:
-            return f"{self} of {self.total_steps:,}, saved in {self.folder}. Start the same command again to resume."
+            saved = f", saved in {self.folder}" if self.step else ""
+            return f"{self} of {self.total_steps:,}{saved}. Start the same command again to resume."
         run = quoted(self.folder)
         return ending(f"{self} in {self.folder}", f"toolkit inspect {run}", f"toolkit convert --to-hf {run} OUT")
 
