@@ -18,8 +18,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib.metadata import distributions
-from itertools import pairwise
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ from toolkit.run.corpora import open_corpora
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.forecast import checkpoint_bytes, checkpoints_kept
 from toolkit.run.load import declare_run, declare_settings, to_toml
-from toolkit.run.metrics import read_lines
+from toolkit.run.metrics import positions_per_second, read_lines
 from toolkit.training.pretrain import join, pretrain_declared
 
 _PACKAGES = (
@@ -190,15 +190,14 @@ def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
 def _pace(run: DeclaredRun, lines: Sequence[Mapping[str, Any]]) -> str:
     """Tokens per second of the last logged steps, and how long a run takes from there on at that speed."""
     # The first two steps compile, and measure.
-    timed = list(pairwise(line for line in lines if "tokens_per_second" in line))[-(_STEPS - 2) :]
-    if not timed:
+    timed = [line for line in lines if "tokens_per_second" in line][1:][-(_STEPS - 2) :]
+    speeds = list(filter(None, (positions_per_second(run.plan, line) for line in timed)))
+    if not speeds:
         return ""
-    tokens = [after["tokens"] - before["tokens"] for before, after in timed]
-    seconds = sum(count / after["tokens_per_second"] for count, (_, after) in zip(tokens, timed, strict=True))
-    first, last, total = timed[0][0]["step"], timed[-1][1]["step"], run.plan.schedule.total_steps
-    made, left = (run.plan.positions(b) - run.plan.positions(a) for a, b in ((first, last), (last, total)))
-    hours = left / made * seconds / 3600
-    pace = f"\n{sum(tokens) / seconds:,.0f} tokens/s: about {rounded(hours)} hours for the {total - last:,} steps left"
+    last, total = timed[-1]["step"], run.plan.schedule.total_steps
+    hours = (run.plan.positions(total) - run.plan.positions(last)) / harmonic_mean(speeds) / 3600
+    tokens = harmonic_mean([line["tokens_per_second"] for line in timed])
+    pace = f"\n{tokens:,.0f} tokens/s: about {rounded(hours)} hours for the {total - last:,} steps left"
     limit = [float(os.environ.get(f"SLURM_JOB_{name}_TIME", "nan")) for name in ("START", "END")]
     job_hours = (limit[1] - limit[0]) / 3600
     jobs = f", {counted(math.ceil(hours / job_hours), 'job')} as long as this one" if job_hours > 0 else ""

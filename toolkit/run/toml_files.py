@@ -10,6 +10,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import nearest
 from toolkit.core.text import quoted
 
+_COMMANDS = {"run": "train", "study": "study", "grid": "grid"}
 _OF_A_RUN = {"run", "model", "data", "schedule", "train", "lr"}
 # How the TOML reader writes the name of a table: ('a', 'b').
 _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
@@ -35,10 +36,7 @@ def find_toml(source: str, presets: Path, *, what: str) -> Path:
     )
 
 
-_COMMANDS = {"run": "train", "study": "study", "grid": "grid"}
-
-
-def kind_of(raw: Mapping[str, Any]) -> str | None:
+def _kind_of(raw: Mapping[str, Any]) -> str | None:
     """The kind of a TOML file by its content: run, study or grid; None if it could be any."""
     if raw.keys() & {"study", "models"}:
         return "study"
@@ -50,7 +48,7 @@ def kind_of(raw: Mapping[str, Any]) -> str | None:
 def read_toml(path: Path, *, expected: str | None = None) -> dict[str, Any]:
     """The content of a TOML file; a SettingsError for a run, study or grid file where another of these is expected."""
     raw = _read(path)
-    if expected and (kind := kind_of(raw)) not in (None, expected):
+    if expected and (kind := _kind_of(raw)) not in (None, expected):
         raise SettingsError(
             f"{path} is a {kind} file, not a {expected} file. Use it with: toolkit {_COMMANDS[kind]} {quoted(path)}"
         )
