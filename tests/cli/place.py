@@ -74,7 +74,7 @@ class Case:
 _STUDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "study": ("", ("axes.schedule = ['clm 6']",)),
     "study_of_nothing": ("", ()),
-    "study_of_twins": ("", ("axes.schedule = ['clm 6']", "axes.schedule = ['clm 6']")),
+    "study_of_twins": ("", ("axes.schedule = ['clm 6']",) * 3),
     "study_of_equals": ("", ("axes.schedule = ['clm 6', 'clm 3 + clm 3']",)),
     "study_of_savings": ("", ("axes.checkpoint.every = [1, 2]",)),
     "study_of_typos": ("", ("axes.lrs.peak = [1.0]",)),

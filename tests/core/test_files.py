@@ -15,6 +15,7 @@ from toolkit.core.files import (
     atomic_file,
     atomic_write,
     cache_folder,
+    check_folder,
     copy_files,
     hash_file,
     hash_folder,
@@ -176,3 +177,13 @@ def test_a_cache_folder_that_others_can_write_is_not_used(tmp_path: Path, monkey
     assert found != folder
     assert found.is_dir()
     assert _private_folder("name") == found
+
+
+@pytest.mark.parametrize("name", ["file", "file/inside", "file/a/b"])
+def test_a_folder_to_write_to_is_no_file_and_below_none(tmp_path, name):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^run.dir=.*/{name}: .*/file is not a directory. Choose another folder"):
+        check_folder(tmp_path / name, "run.dir")
+    check_folder(str(tmp_path / "new" / "folder"), "run.dir")
+    check_folder(tmp_path, "run.dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

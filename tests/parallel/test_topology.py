@@ -26,9 +26,18 @@ def test_the_default_micro_batch_is_the_largest_share_up_to_12(rows, ranks, shar
     assert batch_plan(rows, None, data_parallel=ranks).micro_batch_rows == share
 
 
-@pytest.mark.parametrize(("rows", "micro", "ranks"), [(10, 4, 1), (10, None, 3), (8, 3, 2)])
-def test_uneven_shares_are_refused_with_the_arithmetic(rows, micro, ranks):
-    with pytest.raises(SettingsError, match=f"does not divide {rows}"):
+@pytest.mark.parametrize(
+    ("rows", "micro", "ranks", "remedy"),
+    [
+        (10, 4, 1, "Set train.micro_batch_rows to 1, 2, 5 or 10, change --num-procs, or"),
+        (10, None, 3, "Change --num-procs so that the number of data-parallel ranks is 1, 2, 5 or 10, or change"),
+        (8, 3, 2, "Set train.micro_batch_rows to 1, 2 or 4,"),
+        (1152, None, 7, ".* the number of data-parallel ranks is 4, 6, 8 or 9, or"),
+        (1, None, 7, ".* the number of data-parallel ranks is 1, or"),
+    ],
+)
+def test_uneven_shares_are_refused_with_the_numbers_that_divide(rows, micro, ranks, remedy):
+    with pytest.raises(SettingsError, match=f"does not divide {rows}.\n{remedy}"):
         batch_plan(rows, micro, data_parallel=ranks)
 
 

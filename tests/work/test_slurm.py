@@ -24,6 +24,18 @@ def test_a_job_in_the_queue_is_submitted_once(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[-2:] == ["a: job 3, submitted, after job 2", "b: job 2, pending"]
 
 
+def test_the_last_line_counts_what_is_in_the_queue_now(tmp_path, monkeypatch, capsys):
+    slurm, jobs = Slurm(tmp_path, monkeypatch), SlurmJobs(tmp_path / "jobs.json")
+    jobs.keep_equal("true", tmp_path, "worker", most=2, options=())
+    slurm.end(1)
+    SlurmJobs(tmp_path / "jobs.json").keep_equal("true", tmp_path, "worker", most=2, options=())
+    told = [line for line in capsys.readouterr().out.splitlines() if "submitted, " in line]
+    assert [line.partition(";")[0] for line in told] == [
+        "2 jobs submitted, 2 in the queue now",
+        "1 job submitted, 2 in the queue now",
+    ]
+
+
 @pytest.mark.parametrize(
     ("program", "printed"),
     [

@@ -112,4 +112,5 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
     screen.print(summary_table(result))
     for note in notes(result):
         screen.print(note)
-    screen.print(corpus_ending(output, f"{output.rstrip('/')}/holdout" if result.holdout else None))
+    has_holdout = result.holdout is not None and result.holdout.documents > 0
+    screen.print(corpus_ending(output, f"{output.rstrip('/')}/holdout" if has_holdout else None))

@@ -92,6 +92,13 @@ def atomic_directory(path: Path) -> Iterator[Path]:
                 parent.rmdir()
 
 
+def check_folder(folder: Path | str, setting: str) -> None:
+    """Refuse a folder to write to that is a file or below one; `setting` names another. Nothing is made."""
+    for path in (Path(folder), *Path(folder).parents):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{setting}={folder}: {path} is not a directory. Choose another folder ({setting}).")
+
+
 def sync(path: Path) -> None:
     """Force a file's content, or a folder's entries, to the disk: a rename is not safe before this."""
     handle = os.open(path, os.O_RDONLY)

@@ -11,6 +11,7 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.settings import Settings
 from toolkit.core.text import counted
 
+_MOST_DIVISORS = 4
 LARGEST_DEFAULT_MICRO_BATCH = 12
 """Rows; the paper's micro-batch."""
 
@@ -99,7 +100,8 @@ def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology
     if left or not dp:
         raise SettingsError(
             f"parallel.tp={parallel.tp} x parallel.pp={parallel.pp} = {parallel.tp * parallel.pp} does not divide "
-            f"{counted(world_size, 'rank')}.\nChange one of the two, or --num-procs."
+            f"{counted(world_size, 'rank')}.\nChange one of the two, or set --num-procs to a multiple of "
+            f"{parallel.tp * parallel.pp}."
         )
     return Topology(rank, dp, parallel.tp, parallel.pp)
 
@@ -148,10 +150,22 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
         micro_batch_rows = max(rows for rows in candidates if share % rows == 0)
     if left or micro_batch_rows is None or share % micro_batch_rows:
         asked = "" if micro_batch_rows is None else f" x train.micro_batch_rows={micro_batch_rows}"
+        if left:
+            possible = _divisors(global_batch_rows, data_parallel)
+            remedy = f"Change --num-procs so that the number of data-parallel ranks is {possible}"
+        else:
+            remedy = f"Set train.micro_batch_rows to {_divisors(share, micro_batch_rows or 1)}, change --num-procs"
         raise SettingsError(
             f"train.global_batch_rows={global_batch_rows} cannot be divided evenly: "
             f"{counted(data_parallel, 'data-parallel rank')}{asked} = {data_parallel * (micro_batch_rows or 1)} does "
             f"not divide {global_batch_rows}.\n"
-            "Change train.global_batch_rows, train.micro_batch_rows or --num-procs so that it does."
+            f"{remedy}, or change train.global_batch_rows."
         )
     return BatchPlan(global_batch_rows, micro_batch_rows, data_parallel)
+
+
+def _divisors(number: int, near: int) -> str:
+    """'2, 4 or 8': the divisors of a number that are nearest to another one, ascending."""
+    divisors = sorted((rows for rows in range(1, number + 1) if number % rows == 0), key=lambda rows: abs(rows - near))
+    *first, last = map(str, sorted(divisors[:_MOST_DIVISORS]))
+    return f"{', '.join(first)} or {last}" if first else last

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from toolkit.checkpoint.manifest import CheckpointManifest
 from toolkit.checkpoint.read import open_unverified
 from toolkit.core.errors import SettingsError
-from toolkit.core.files import atomic_write
+from toolkit.core.files import atomic_write, check_folder
 from toolkit.core.settings import Settings, validated
 from toolkit.core.text import counted, quoted
 from toolkit.model.config import ModelSettings
@@ -95,6 +95,7 @@ def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
 
 
 def _check_output(output: Path, parent: Path) -> None:
+    check_folder(output, "--output")
     folder = RunFolder(output)
     if output.resolve().is_relative_to(parent.resolve()):
         raise SettingsError(f"--output {output} is the run {parent}, or inside it. Give a folder beside it.")

@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.files import check_folder
 from toolkit.core.settings import explain, nearest, validated
 from toolkit.data import DataSettings
 from toolkit.model.presets import MODEL_PRESETS
@@ -76,6 +77,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
     run = complete_run(raw, mistakes, origin=f"preset {source}" if path.parent == _PRESETS else str(path))
     if not any(override.split("=")[0].strip() in ("run", "run.dir") for override in overrides):
         check_own_folder(run.folder, path)
+    check_folder(run.folder.path, "run.dir")
     return run
 
 

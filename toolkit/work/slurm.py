@@ -81,9 +81,9 @@ class SlurmJobs:
         return self._states.get(name, "").startswith("running")
 
     def print_counts(self) -> None:
-        """Print how many jobs were submitted, and how many were in the queue."""
-        num_before = len(self.live) - self.num_submitted
-        console().print(f"{counted(self.num_submitted, 'job')} submitted, {num_before:,} in the queue")
+        """Print how many jobs were submitted, and how many are in the queue with them."""
+        submitted = counted(self.num_submitted, "job")
+        console().print(f"{submitted} submitted, {len(self.live):,} in the queue now; to see them: squeue --me")
 
     def _submit(self, name: str, command: Sequence[str]) -> None:
         if shutil.which("sbatch") is None:

@@ -118,10 +118,9 @@ def test_a_grid_is_watched_from_outside_until_nobody_runs_it(tmp_path, toolkit):
     code, out, _ = toolkit("inspect", plan.folder.path, "--watch")
     assert code == 0
     assert "eurobert sc lr 0.001 seed 1 failed: broken; 1 of 2 cells done, 0 running, 1 failed\n" in out
-    # A narrow screen folds it.
-    assert "validation accuracy 0.5000" in out
+    assert "accuracy 0.5000 (eurobert, lr 0.001)" in out
     code, out, _ = toolkit("inspect", plan.folder.path)
-    assert (code, "validation accuracy 0.5000" in out) == (0, True)
+    assert (code, "accuracy 0.5000 (eurobert, lr 0.001)" in out) == (0, True)
     code, _, err = toolkit("inspect", plan.folder.path, "--set", "data.windows=blocks")
     assert (code, f"{plan.folder.path} is a grid. Leave it out" in " ".join(err.split())) == (2, True)
     # A folder in which somebody keeps the file of a grid is none.
@@ -133,12 +132,32 @@ def test_the_table_has_a_row_per_task(job):
     view, (claims, _) = view_of(job), job.begin(2)[0]
     job.finish(CELLS[3], claims, "broken")
     view.look()
-    screen = Console(width=120, record=True, file=StringIO())
-    screen.print(view.picture())
-    shown = screen.export_text()
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    lines = _lines(view, 120)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
     assert rows == [
-        ["a", "1/2", "1", "0", "0", "validation accuracy 0.5000 (m, lr 0.001)"],
-        ["b", "0/2", "1", "0", "1", ""],
+        ["a", "1/2 done, 1 running", "accuracy 0.5000 (m, lr 0.001)"],
+        ["b", "0/2 done, 1 running, 1 failed", ""],
     ]
-    assert "1 of 4 cells done, 2 running, 1 failed, 1 cells/h, 2:00:00 left" in shown
+    assert "best validation score" in lines[1]
+    assert "1 of 4 cells done, 2 running, 1 failed, 1 cells/h, 2:00:00 left" in " ".join(lines)
+
+
+def test_sixty_columns_break_no_word_of_the_table(job):
+    view, (claims, _) = view_of(job), job.begin(2)[0]
+    job.finish(CELLS[3], claims, "broken")
+    view.look()
+    words = [word for line in _lines(view, 60) for word in line.strip("│ ┃").split()]
+    assert {"validation", "running,", "failed", "accuracy", "0.5000", "(m,", "0.001)"} <= set(words)
+
+
+def test_a_test_score_is_best_of_nothing(job):
+    scores = {cell: score(cell).model_copy(update={"validation": None}) for cell in CELLS}
+    view = GridView(job.grid, CELLS, scores, job)
+    assert (view.best, len(view.scores)) == ({}, 4)
+    assert not [line for line in _lines(view, 120) if "best" in line or "accuracy" in line]
+
+
+def _lines(view, width):
+    screen = Console(width=width, record=True, file=StringIO())
+    screen.print(view.picture())
+    return screen.export_text().splitlines()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.core.errors import SettingsError
+from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.study.declaration import PRESETS, load_study
 from toolkit.experiments.study.models import models_of, parse_schedule
 from toolkit.experiments.study.names import axis_labels
@@ -176,7 +176,7 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
         ("[[models]]\naxes.schedule = ['clm 1.5']", ["'clm 1.5' has 1.5 steps. Give a whole number."]),
         (
             "[[models]]\naxes.schedule = ['clm 6']\n[[models]]\naxes.schedule = ['mlm 6', 'clm 6']",
-            ["two models are called test-clm-6: block 1, schedule 'clm 6'; and block 2, schedule 'clm 6'."],
+            ["block 2, schedule 'clm 6': the name test-clm-6 is that of block 1, schedule 'clm 6', too. Take one out"],
         ),
         (
             "[[models]]\naxes.schedule = ['clm 6']\naxes.lr.peak = [1e-3, -1]\n[[models]]\nset.model.heads = 2",
@@ -261,7 +261,7 @@ def test_a_template_has_fields_that_models_have(study):
 
 def test_names_of_one_folder_are_refused(study):
     text = "[[models]]\naxes.part = { a = { lr.peak = 1e-3 }, A = { lr.peak = 1e-4 } }"
-    with pytest.raises(SettingsError, match="two models are called A and a, which differ in case alone: block 1"):
+    with pytest.raises(SettingsError, match=r"the name A is that of block 1, .*, too, which differs in case alone: a"):
         models_of(study(text, head='names = "{part}"'))
 
 
@@ -280,3 +280,8 @@ def test_models_that_are_alike_are_refused(study):
 def test_figures_show_what_the_axes_change():
     axes = axis_labels(load_study("paper"))
     assert axes == ("size", "clm_share", "budget_steps", "mask_ratio", "start", "training_step", "training_flops")
+
+
+def test_a_study_goes_into_no_file(study):
+    with pytest.raises(UserError, match=r"^study.dir=base.toml: base.toml is not a directory"):
+        study("[[models]]\naxes.schedule = ['clm 6']", head='dir = "base.toml"')

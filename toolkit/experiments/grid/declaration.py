@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from toolkit.core.errors import SettingsError
+from toolkit.core.files import check_folder
 from toolkit.core.settings import Settings, validated
 from toolkit.core.text import home_hint
 from toolkit.finetuning.settings import UNTRAINED
@@ -268,7 +269,9 @@ def load_grid(path: Path) -> Grid:
     raw = read_toml(path, expected="grid")
     if isinstance(raw.get("grid", {}), dict):
         raw["grid"] = {"dir": f"grids/{path.stem}", **raw.get("grid", {})}
-    return validated(Grid, raw, origin=str(path), needed=_NEEDED)
+    grid = validated(Grid, raw, origin=str(path), needed=_NEEDED)
+    check_folder(grid.grid.dir, "grid.dir")
+    return grid
 
 
 def _repeated(place: str, values: Iterable[object]) -> list[str]:

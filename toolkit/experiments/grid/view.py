@@ -1,4 +1,4 @@
-"""A grid as its files show it: counts, the best score of each task so far, and what was reported of each cell."""
+"""A grid as its files show it: counts, the best validation score of each task, and what was reported of each cell."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,8 @@ class GridView:
             return
         self.scores[cell] = outcome
         best = self.best.get(cell.task)
-        if best is None or _main(outcome) > _main(best):
+        # The test score chooses nothing.
+        if outcome.validation and (best is None or _main(outcome) > _main(best)):
             self.best[cell.task] = outcome
 
     def look(self) -> None:
@@ -83,7 +84,7 @@ class GridView:
 
     def _described(self, cell: Cell) -> str:
         if (score := self.scores.get(cell)) is not None:
-            is_best = self.best[cell.task] is score
+            is_best = self.best.get(cell.task) is score
             return f"{cell}: {_score_text(score)}" + f", best of {cell.task} so far" * is_best
         if cell in self.diverged:
             return f"{cell} diverged: {self.diverged[cell].message}"
@@ -106,24 +107,24 @@ class GridView:
         return ("diverged", self.diverged), ("failed", self.failed)
 
     def picture(self) -> "Table":
-        """A row per task: done (diverged ones too), running, diverged, failed and the best score; below it the sums."""
+        """A row per task: its cells by state, and the best validation score if any has one; below it the sums."""
         from rich.table import Table
 
         rest = "; no process is running it; the same `toolkit grid` continues" * (self.num_left > 0 and self.is_over())
-        table = Table("task", caption=self.summary() + rest, caption_justify="left")
-        for name in ("done", "running", "diverged", "failed"):
-            table.add_column(name, justify="right")
-        table.add_column("best so far", overflow="fold")
+        table = Table("task", "cells", caption=self.summary() + rest, caption_justify="left")
+        if self.best:
+            table.add_column("best validation score", overflow="fold")
         scored, diverged, failed = (
             Counter(cell.task for cell in cells) for cells in (self.scores, self.diverged, self.failed)
         )
         for task, total in self.totals.items():
+            states = {"running": self.running[task], "diverged": diverged[task], "failed": failed[task]}
+            counts = [f"{scored[task] + diverged[task]:,}/{total:,} done"]
+            counts += [f"{count:,} {state}" for state, count in states.items() if count]
             best = self.best.get(task)
             rate = f", lr {best.cell.learning_rate!r}" if best and best.cell.learning_rate else ""
-            about = "" if best is None else f"{_score_text(best)} ({best.cell.model}{rate})"
-            done = scored[task] + diverged[task]
-            counts = (self.running[task], diverged[task], failed[task])
-            table.add_row(task, f"{done:,}/{total:,}", *(f"{count:,}" for count in counts), about)
+            about = [f"{best.metric} {_main(best):.4f} ({best.cell.model}{rate})"] if best else []
+            table.add_row(task, ", ".join(counts), *about)
         return table
 
 
@@ -136,7 +137,7 @@ def grid_at(path: Path) -> GridView:
 
 
 def _main(score: Score) -> float:
-    """Score that a task's best is chosen by: validation, or test where there is none."""
+    """Main metric on validation, or on test where there is none."""
     return (score.validation or score.test)[score.metric]
 
 

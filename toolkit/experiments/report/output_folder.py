@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.files import check_folder
 
 PAGE = "report.html"
 # What a report may write, in the order in which it takes the place of an earlier one's. The page comes first: by it the
@@ -15,8 +16,7 @@ _UNFINISHED = ".report.partial"
 
 def check_output_folder(folder: Path) -> None:
     """Refuse a file, and a folder with anything in it but a report; the folder need not exist."""
-    if folder.exists() and not folder.is_dir():
-        raise SettingsError(f"the output folder {folder} is a file. Choose another one (--output).")
+    check_folder(folder, "--output")
     found = {path.name for path in folder.iterdir()} - {_UNFINISHED} if folder.exists() else set()
     if found and PAGE not in found:
         raise SettingsError(

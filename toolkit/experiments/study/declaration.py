@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from toolkit.core.files import check_folder
 from toolkit.core.settings import Settings, validated
 from toolkit.experiments.grid.declaration import GridSettings, PathText, ReportSettings, TaskEntry
 from toolkit.run.toml_files import find_toml, read_toml
@@ -129,4 +130,6 @@ def load_study(source: str) -> Study:
         raw["study"] = {"dir": f"studies/{path.stem}", **raw["study"]}
         if isinstance(raw.get("grid", {}), dict):
             raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}
-    return validated(Study, raw, origin=str(path), needed=_NEEDED)
+    study = validated(Study, raw, origin=str(path), needed=_NEEDED)
+    check_folder(study.study.dir, "study.dir")
+    return study

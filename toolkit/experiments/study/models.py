@@ -137,10 +137,10 @@ class _Family:
         for other in self.models.values():
             # Some file systems do not tell them apart.
             if other.name.casefold() == model.name.casefold():
-                alike = "" if other.name == model.name else f" and {other.name}, which differ in case alone"
+                alike = "" if other.name == model.name else f", which differs in case alone: {other.name}"
                 raise SettingsError(
-                    f"two models are called {model.name}{alike}: {other.place}; and {model.place}. Take one out, or "
-                    "give study.names a template, such as 'clm-{clm_share}-seed-{seed}'."
+                    f"the name {model.name} is that of {other.place}, too{alike}. Take one out, or give study.names a "
+                    "template, such as 'clm-{clm_share}-seed-{seed}'."
                 )
         self.models[model.name] = model
 
