@@ -1,4 +1,5 @@
-# Two commands: `make quickstart` shows the whole path at work, `make test` runs the suite. Both install what they need.
+# `make install` makes .venv with the toolkit in it, `make quickstart` shows the whole path at work, `make test` runs the
+# suite. The others install what they need.
 # PIP_ARGS is passed to every pip install, for example PIP_ARGS="--index-url <a CPU-only index>".
 # BENCH_ARGS goes to the command of `make bench`, FAULTS_ARGS to that of `make faults`.
 
@@ -17,7 +18,12 @@ OLDEST_TESTS := $(addprefix tests/,model/test_compiled_functions.py model/test_c
 	model/test_pointwise.py model/test_targets_only.py model/test_attention.py equivalence/test_gradients.py \
 	training/test_compiled_shapes.py training/test_mixtures.py)
 
-.PHONY: quickstart test test-slow faults oldest-torch proofs lint docs bench
+.PHONY: install quickstart test test-slow faults oldest-torch proofs lint docs bench
+
+install: $(VENV)/installed
+	@echo 'The toolkit is in $(VENV). Next:'
+	@echo '  source $(BIN)/activate'
+	@echo '  toolkit doctor quickstart     # checks this machine, and trains five steps on bundled text'
 
 quickstart: $(VENV)/installed
 	$(BIN)/toolkit quickstart

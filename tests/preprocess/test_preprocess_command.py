@@ -3,6 +3,7 @@ import shlex
 import time
 
 import fsspec
+import pytest
 
 from tests.support.text import sample_documents
 
@@ -118,3 +119,15 @@ def test_a_corpus_in_object_storage_is_finished_once(toolkit, write_jsonl, token
         assert code == 2
         assert f"{url} holds a finished corpus" in err
     assert fsspec.filesystem("memory").modified("/finished/corpus/corpus.json") == written
+
+
+@pytest.mark.parametrize(("share", "is_proposed"), [("0.3", True), ("0.000001", False)])
+def test_a_holdout_without_documents_is_not_proposed(
+    toolkit, write_jsonl, tokenizer_folder, tmp_path, share, is_proposed
+):
+    source = write_jsonl("a.jsonl", sample_documents(20))
+    output = tmp_path / "corpus"
+    code, out, _ = toolkit(
+        "preprocess", source, "--tokenizer", tokenizer_folder, "--output", output, "--holdout", share
+    )
+    assert (code, "data.validation" in out.rpartition("Next:")[2]) == (0, is_proposed)

@@ -20,7 +20,7 @@ from toolkit.run.continuation import read_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import open_run_data, read_rows
 from toolkit.run.load import declare_run, read_resolved, to_toml
-from toolkit.run.resolve import read_run, resolve_run
+from toolkit.run.resolve import Outcome, read_run, resolve_run
 from toolkit.run.settings import CompleteSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.testing.distributed import run_distributed
@@ -245,3 +245,16 @@ def test_the_best_is_by_an_objective_that_is_evaluated(tmp_path, monkeypatch, is
         monkeypatch.setattr(corpus, "vocabulary", replace(corpus.vocabulary, mask_id=None))
     with pytest.raises(SettingsError, match=r"has no validation loss of its own\.\nName one of: clm, "):
         read_rows(run, corpora)
+
+
+@pytest.mark.parametrize(
+    ("step", "until", "said"),
+    [
+        (0, None, "stopped at step 0 of 20. Start the same command again to resume."),
+        (3, 4, "stopped at step 3 of 20, saved in runs/a. Start the same command again to resume."),
+        (4, 4, "stopped at step 4 of 20, saved in runs/a. Start the same command again without --until to resume."),
+        (20, 20, "finished at step 20 in runs/a. Next:"),
+    ],
+)
+def test_a_run_says_last_how_it_resumes(step, until, said):
+    assert Outcome(Path("runs/a"), step, 20, was_there=False).ending(until).splitlines()[0] == said

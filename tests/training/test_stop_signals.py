@@ -87,4 +87,27 @@ sys.meta_path.insert(0, Slow())
 sys.argv = ["toolkit", "study", "none.toml"]
 main()
 """
-    assert run_python(["-c", code], folder=tmp_path) == (0, "stopped; the same command goes on where it was\n")
+    assert run_python(["-c", code], folder=tmp_path) == (0, "stopped; the same command continues\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("command", "what"), [("grid", "continues"), ("merge", "starts again")])
+def test_other_commands_tidy_up_and_say_what_comes_next(tmp_path, command, what, number, code):
+    program = f"""
+import os, sys
+from importlib.abc import MetaPathFinder
+from tempfile import TemporaryDirectory
+from toolkit.cli.main import main
+
+class Slow(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in ("toolkit.experiments.grid.program", "toolkit.conversion.merging"):
+            with TemporaryDirectory(dir="."):
+                os.kill(os.getpid(), {int(number)})
+
+sys.meta_path.insert(0, Slow())
+sys.argv = ["toolkit", "{command}", "none", *["--output", "out"] * ("{command}" == "merge")]
+main()
+"""
+    assert run_python(["-c", program], folder=tmp_path) == (code, f"interrupted; the same command {what}\n")
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typer.main import get_command
 
 from toolkit.cli.exit_codes import DEBUG_VARIABLE, INTERRUPTED, guarded
 from toolkit.core.processes import end_after
+from toolkit.core.signals import stop_signals_kept
 
 _COMMANDS = {
     "quickstart": "Run the whole path on bundled text",
@@ -36,6 +38,8 @@ _COMMANDS = {
 }
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
+_RESUMED = {"grid", "preprocess", "quickstart", "study"}
+"""Commands that keep what is finished; `train` says itself whether anything is, and the others start again."""
 _RESERVED = {"plan", "adapt", "estimate", "launch", "watch"}
 
 
@@ -106,12 +110,23 @@ class _LazyGroup(TyperGroup):
             return super().make_context(*args, **given)
 
     def invoke(self, ctx: Any) -> Any:
+        code = INTERRUPTED
+
+        def interrupt(number: int, frame: object) -> NoReturn:
+            nonlocal code
+            code = 128 + number
+            raise KeyboardInterrupt
+
         try:
-            with _usage_errors():
+            # Commands that save on SIGTERM have handlers of their own; the others tidy up as on Ctrl-C.
+            with stop_signals_kept(), _usage_errors():
+                signal.signal(signal.SIGTERM, interrupt)
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interruption:
+            what = "continues" if ctx.invoked_subcommand in _RESUMED else "starts again"
+            print(str(interruption) or f"interrupted; the same command {what}", file=sys.stderr, flush=True)
             # Else the command-line library would turn it into exit code 1.
-            raise SystemExit(INTERRUPTED) from None
+            raise SystemExit(code) from None
 
 
 @contextmanager

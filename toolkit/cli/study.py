@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Train a family of runs from one file, every common prefix once; rerun it to do what is missing."""
     # Before the imports of the next line, which take seconds. What trains answers for itself.
-    with ended_by_stop_signals("stopped; the same command goes on where it was"):
+    with ended_by_stop_signals("stopped; the same command continues"):
         from toolkit.experiments.study import program
 
         _check_modes({"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}, only, as_json, device)

@@ -1,7 +1,6 @@
 """`toolkit train`."""
 
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -67,6 +66,5 @@ def command(
                 run, overrides or [], ds_config=ds_config, num_procs=num_procs, until=until, is_stopped=is_stopped
             )
     except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or nothing_saved(), file=sys.stderr, flush=True)
-        raise
+        raise KeyboardInterrupt(str(interrupt) or nothing_saved()) from None
     raise typer.Exit(code)

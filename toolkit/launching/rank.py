@@ -31,13 +31,13 @@ def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, un
         prepare_if_named(declared.settings.data)
         # Before ranks wait for one another, each sees whether it can read what it will need.
         open_corpora(declared)
-        _say(pretrain_declared(declared, ds_config=ds_config, until=until).ending())
+        _say(pretrain_declared(declared, ds_config=ds_config, until=until).ending(until))
 
 
 def run_resolved_rank(run_folder: str, *, until: int | None = None) -> None:
     """Pretrain a run that `toolkit train` has resolved; rank 0 prints how it ended."""
     with own_errors_reported():
-        _say(pretrain_resolved(RunFolder(run_folder), until=until).ending())
+        _say(pretrain_resolved(RunFolder(run_folder), until=until).ending(until))
 
 
 def _say(text: str) -> None:

@@ -41,7 +41,7 @@ def train_run(
         if is_there:
             if copy_to := run.settings.checkpoint.copy_to:
                 copy_missing(run.folder, copy_to, set())
-            print(Outcome(run.folder.path, own.step, last, was_there=True).ending(), flush=True)
+            print(Outcome(run.folder.path, own.step, last, was_there=True).ending(until), flush=True)
             return 0
         for choice in run.division.choices:
             print(choice, flush=True)

@@ -94,8 +94,7 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
         return None
     except KeyboardInterrupt:
         done = f"{len(written_groups(output)):,} of {counted(len(corpus.groups), 'source group')}"
-        console().print(f"Interrupted: {done} finished; the same command writes the rest.")
-        raise
+        raise KeyboardInterrupt(f"interrupted: {done} finished; the same command writes the rest") from None
     except OSError as error:
         raise UserError(
             f"{error.filename or output} cannot be written: {error.strerror}. Free space or name another folder; "

@@ -73,11 +73,12 @@ class Outcome:
             return f"{'already ' * self.was_there}finished at step {self.step}"
         return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
 
-    def ending(self) -> str:
-        """What a command that trains prints last."""
+    def ending(self, until: int | None) -> str:
+        """What a command that trains, up to the end or `until` a step, prints last."""
         if self.step < self.total_steps:
             saved = f", saved in {self.folder}" if self.step else ""
-            return f"{self} of {self.total_steps:,}{saved}. Start the same command again to resume."
+            asked = " without --until" if until is not None and self.step >= until else ""
+            return f"{self} of {self.total_steps:,}{saved}. Start the same command again{asked} to resume."
         run = quoted(self.folder)
         return ending(f"{self} in {self.folder}", f"toolkit inspect {run}", f"toolkit convert --to-hf {run} OUT")
 

@@ -49,7 +49,7 @@ def test_it_goes_on_where_it_was_stopped_or_killed_and_a_model_that_diverges_sto
     wait_for_step(trunk, 1, [running])
     running.send_signal(signal.SIGTERM)
     assert running.wait(_SECONDS) == 0, log.read_text()
-    assert "stopped; the same command goes on with" in log.read_text()
+    assert "stopped; the same command continues with" in log.read_text()
     steps = [step for step, _ in RunFolder(trunk).steps()]
     assert steps
     assert not (leaf / "checkpoints").exists()

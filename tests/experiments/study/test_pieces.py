@@ -126,7 +126,7 @@ def test_a_stopped_study_says_what_is_left(study, monkeypatch, capsys):
     plan, folder, *_ = study(["clm 8", "mlm 8"], _MAKE)
     with folder.locked():
         assert train_pieces(plan, folder, executor=ExecutorKind.LOCAL)
-    assert "stopped; the same command goes on with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
+    assert "stopped; the same command continues with 2 models: run-clm-8, run-mlm40-8" in capsys.readouterr().out
 
 
 def test_models_of_several_machines_are_those_of_slurm(study):

@@ -125,7 +125,7 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     if is_stopped:
         left = dict.fromkeys(piece.name for piece in plan.pieces if plan.done(piece.name) < piece.until)
         rest = f"{counted(len(left), 'model')}: {first_few([*left])}" if left else "what comes after training"
-        console().print(f"stopped; the same command goes on with {rest}")
+        console().print(f"stopped; the same command continues with {rest}")
     return is_stopped
 
 
