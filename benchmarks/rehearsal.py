@@ -314,23 +314,23 @@ def figures(base: Path, ranks: list[dict[str, Any]], resumed: list[dict[str, Any
     first, second = ranks[0], ranks[min(1, len(ranks) - 1)]
     steps = sum(1e3 * of(name, "cpu_s", second) / (of(name, "calls", second) or 1) for name in _OF_A_STEP)
     return {
-        "process groups asked for": second["groups"],
+        "process groups created": second["groups"],
         "CPU seconds: groups": of("join_ranks", "cpu_s", second),
         "CPU seconds: DeepSpeed's engine": of("build_engine", "cpu_s", second),
         "CPU seconds: host exchanges, start to first checkpoint": sum(of(n, "cpu_s", second) for n in _EXCHANGES),
-        "the same, rank 0": sum(of(name, "cpu_s", first) for name in _EXCHANGES),
-        "CPU ms a step: what all ranks say of their rows": steps,
+        "CPU seconds: the same, rank 0": sum(of(name, "cpu_s", first) for name in _EXCHANGES),
+        "CPU ms a step: comparing what all ranks report of their rows": steps,
         "MB: imports": of("imports", "mb", second),
         "MB: corpus of 100B tokens, its plans, the order": of("read_run", "mb", second),
         "MB: host exchanges": sum(of(name, "mb", second) for name in _EXCHANGES),
         "open files at the end, sockets not counted": second["open_files"],
-        "looks at the corpus, first rank of a machine": looks(first, "corpus"),
-        "looks at the corpus, other ranks": looks(second, "corpus"),
-        "looks at Python and its packages": looks(second, "environment"),
+        "file lookups in the corpus, first rank of a machine": looks(first, "corpus"),
+        "file lookups in the corpus, other ranks": looks(second, "corpus"),
+        "file lookups in Python and its packages": looks(second, "environment"),
         "files of a checkpoint": sum(path.is_file() for path in newest.rglob("*")),
         "KB of its manifest": (newest / "manifest.json").stat().st_size / 1e3,
         "CPU seconds to make it visible, rank 0": of("save", "cpu_s", first),
-        "looks at checkpoints, a rank of another copy": sum(looks(rank, "checkpoints") for rank in resumed[-1:]),
+        "file lookups in checkpoints, a rank of another copy": sum(looks(rank, "checkpoints") for rank in resumed[-1:]),
         "CPU seconds to load it there": sum(of("load_checkpoint", "cpu_s", rank) for rank in resumed[-1:]),
     }
 
@@ -361,7 +361,7 @@ def main() -> None:
                 resolve(base, other)
                 resumed = rehearse(base, other, (0, other.world_size - 1), until=3)
             columns[str(case)] = figures(base, ranks, resumed)
-    print("| of a rank, if nothing else is said | " + " | ".join(columns) + " |")
+    print("| per rank unless stated | " + " | ".join(columns) + " |")
     print("|---" * (1 + len(columns)) + "|")
     for what in next(iter(columns.values())):
         print(f"| {what} | " + " | ".join(f"{column[what]:,.4g}" for column in columns.values()) + " |")

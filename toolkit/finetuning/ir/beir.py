@@ -56,7 +56,7 @@ class Collection:
         return {"": list(ids)}
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """True if a document is the query: id and text are equal, with the title or without."""
+        """True if a document is the query itself: same id and text, with or without the title."""
         if query != document:
             return False
         found = self.documents[document]
@@ -64,7 +64,7 @@ class Collection:
 
 
 class Judgement(NamedTuple):
-    """How relevant a document is for a query, and where that is said."""
+    """Relevance of a document to a query, with its place in the file."""
 
     query: str
     document: str
@@ -82,7 +82,7 @@ class Judgements:
 
     @property
     def documents(self) -> list[str]:
-        """Ids of the judged documents that there are, in the order of the collection."""
+        """Ids of the judged documents that exist, in the order of the collection."""
         judged = {document for grades in self.grades.values() for document in grades}
         return [document for document in self.collection.documents if document in judged]
 
@@ -149,7 +149,7 @@ def read_judgements(path: Path, collection: Collection, bad: BadRows) -> Judgeme
 def to_judgements(path: Path, judged: Iterable[Judgement], collection: Collection, bad: BadRows) -> Judgements:
     """Judgements on a collection, as trec_eval reads them.
 
-    A query that is not there is left out; a document that is not there stays in the ideal ranking. Both are noted.
+    An unknown query is left out; an unknown document stays in the ideal ranking. Both are reported.
     """
     grades: dict[str, dict[str, int]] = {}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _QUEUED_BATCHES = 4
-"""A batch is chosen among the pairs of so many, so that it is full though some have to wait."""
+"""Batches' worth of pairs to choose a batch from, so that it is full even if some pairs have to wait."""
 
 
 class TrainingPair(NamedTuple):
@@ -35,12 +35,12 @@ class TrainingPair(NamedTuple):
 
 
 class Negatives(Enum):
-    """Documents that a query is told apart from."""
+    """Negatives of a query in training."""
 
     JUDGED = auto()
-    """Those of its batch, and one that is judged not relevant."""
+    """The other documents of its batch, and one that is judged not relevant."""
     IN_BATCH = auto()
-    """Those of its batch."""
+    """The other documents of its batch."""
 
 
 def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: Negatives) -> list[TrainingPair]:

@@ -1,4 +1,4 @@
-"""Encoders that give one vector to a text, as SentenceTransformers, and exact search with them.
+"""Encoders as SentenceTransformers, one vector per text, and exact search with them.
 
 A SentenceTransformer tokenizes by itself, in training, in our search and wherever its folder is loaded.
 
@@ -31,9 +31,9 @@ _KEPT = ("Transformer", "Pooling", "Normalize")
 
 
 def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSource | None:
-    """A SentenceTransformer as it encodes texts itself, up to its own longest or to `max_length`; None of others.
+    """A SentenceTransformer with its own pooling and maximum length, or `max_length`; None for other folders.
 
-    What is not kept is told: it has modules that are not read here, or compares vectors otherwise.
+    Modules that are not read here, and another similarity function, are dropped with a message.
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
@@ -59,7 +59,7 @@ def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSou
 
 
 def modules_of(embedder: "SentenceTransformer") -> Modules:
-    """What stands behind the encoder of a SentenceTransformer, as far as folders that are written here can say it."""
+    """Modules of a SentenceTransformer after the encoder, as far as folders written here can declare them."""
     kept: dict[str, Any] = {type(module).__name__: module for module in embedder}
     kinds = getattr(kept.get("Pooling"), "pooling_mode", "mean")
     return Modules(
@@ -74,9 +74,9 @@ def modules_of(embedder: "SentenceTransformer") -> Modules:
 
 
 def new_embedder(source: EncoderSource, *, prompts: Mapping[str, str | None]) -> "SentenceTransformer":
-    """An encoder with its modules, else with mean pooling over all tokens, compared by the cosine; on the CPU, in fp32.
+    """An encoder with its modules, or else mean pooling, and cosine similarity; on the CPU, in fp32.
 
-    Prompts, by name (`query`, `document`), stand in front of texts.
+    Prompts, by name (`query`, `document`), are prepended to texts.
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
@@ -95,7 +95,7 @@ def new_embedder(source: EncoderSource, *, prompts: Mapping[str, str | None]) ->
 
 
 def save_encoder(folder: Path, encoder: PreTrainedModel, modules: Modules) -> None:
-    """Write an encoder, and the modules that make a SentenceTransformer of its folder."""
+    """Write an encoder and the modules of a SentenceTransformer."""
     encoder.save_pretrained(folder)
     write_modules(folder, modules, width=encoder.config.hidden_size)
 
@@ -103,7 +103,7 @@ def save_encoder(folder: Path, encoder: PreTrainedModel, modules: Modules) -> No
 def search(
     network: "SentenceTransformer", queries: Sequence[Sequence[str]], documents: Sequence[str], *, depth: int, rows: int
 ) -> list[list[npt.NDArray[np.int64]]]:
-    """Rank all documents for each query by the cosine, exactly; among equal ones the first document comes first.
+    """Rank all documents for each query by exact cosine; ties keep the order of the documents.
 
     Queries come in groups; what others there are does not change a group's rankings by a bit. `rows` texts pass through
     the encoder at once. Each query gets the numbers of its `depth` best documents, or of all where there are fewer.

@@ -33,7 +33,7 @@ def ranking_scores(grades: Grades, rankings: Rankings) -> dict[str, float]:
 
 
 def _run(rankings: Rankings) -> dict[str, dict[str, float]]:
-    """Falling scores, since trec_eval orders by score, and equal ones by document id."""
+    """Decreasing scores, because trec_eval orders by score, and ties by document id."""
     return {
         query: {document: float(len(ranking) - rank) for rank, document in enumerate(ranking)}
         for query, ranking in rankings.items()

@@ -1,4 +1,4 @@
-"""Data of retrieval: judgements of each split, and pairs of texts, which are judgements to train on."""
+"""Retrieval data: judgements of each split, and text pairs as training judgements."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ def read_splits(
 def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None) -> Judgements:
     """Rows of a query, a relevant document and, in columns `negative*`, others that are not relevant, as judgements.
 
-    A text is its own id, so rows of one query belong together. A document that one of them calls relevant is so.
+    A text is its own id, so rows of one query are pooled. A document is relevant if any of them says so.
     """
     table = read_table(path)
     query = _OTHER_QUERY if _QUERY not in table.columns and _OTHER_QUERY in table.columns else _QUERY
@@ -84,7 +84,7 @@ def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None
 
 
 def _text(place: str, row: TableRow, column: str) -> str:
-    """A cell without the blanks around it; empty where there is none."""
+    """A cell without surrounding blanks; an empty string if there is none."""
     value = row.get(column)
     if value is not None and not isinstance(value, str):
         raise BadRowError(place, f"{column!r} must be a string, found {json_kind(value)}")

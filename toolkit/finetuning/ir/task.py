@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _DEPTH = 100
 
 _NAMES_OF_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
-"""Names under which sentence-transformers looks for a prompt, the first that there is."""
+"""Names under which sentence-transformers looks for a prompt, in order of preference."""
 _FIXED: Mapping[str, Mapping[str, Any]] = {
     "standard": {},
     "paper": {"query_prompt": "Query: ", "document_prompt": "Document: ", "similarity_scale": 20.0, "chunk_rows": 4},
