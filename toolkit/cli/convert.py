@@ -111,11 +111,10 @@ def _export(
     for note in report.notes:
         print(terminal_safe(f"  {note}"))
     print(f"  {_comparison(report)}")
-    wrote = f"wrote {report.out}: {', '.join(report.files)}"
-    if report.form == "causal":
-        print(ending(wrote, f"toolkit score {quoted(report.out)} --pairs PAIRS --output OUT"))
-    else:
-        print(ending(wrote, f"toolkit finetune sc {quoted(report.out)} --train TRAIN --test TEST --output OUT"))
+    name = quoted(report.out)
+    pairs, task = f"score {name} --pairs PAIRS", f"finetune sc {name} --train TRAIN --test TEST"
+    wrote, used = f"wrote {report.out}: {', '.join(report.files)}", pairs if report.form == "causal" else task
+    print(ending(wrote, f"toolkit {used} --output OUT"))
 
 
 def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None, head: ImportHead) -> None:

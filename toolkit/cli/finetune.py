@@ -29,7 +29,7 @@ EXAMPLES = (
 _TASKS = "sc: sequence classification. tc: token classification. qa: question answering. ir: retrieval."
 _TRAINING_FILE = (
     f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns, or tokens and tags. "
-    "qa: SQuAD JSON. ir: a BEIR folder, or a table with query, positive and negative*."
+    "qa: SQuAD JSON. ir: a BEIR folder, or a table with query, positive and negative."
 )
 _DATASETS = "A data set on the hub; files are for what it lacks. `toolkit finetune TASK --help` names a task's."
 _LABEL_TYPES = "sc: class (default), number or set. tc: entity (default) or class."

@@ -2,15 +2,17 @@
 
 import math
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from toolkit.core.settings import Settings
 
 _LARGE_MODEL = 100_000_000
 UNTRAINED = frozenset({"pairs"})
 """Kinds of tasks that train nothing: they have one file, and neither learning rates nor seeds."""
+Name = Annotated[str, Field(min_length=1)]
+SPLIT_AT_COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 
 
 class Split(StrEnum):

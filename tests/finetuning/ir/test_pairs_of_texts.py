@@ -55,12 +55,30 @@ def test_rows_of_one_query_belong_together(tmp_path, ending):
         ("b", "db", ("da",)),
         ("c", "dc", ("x", "y")),
     }
-    assert {pair.query: pair.relevant for pair in pairs}["a"] == {"da", "db"}
+    assert {pair.query: pair.relevant for pair in pairs}["a"] == {"a", "da", "db"}
     for batch in plan_batches(pairs, rows=4, steps=20, seed=0):
         queries = {row.query for row in batch}
         assert len(queries) == len(batch)
         # `db` is relevant to both.
         assert not {"a", "b"} <= queries
+
+
+def test_a_query_is_not_told_apart_from_itself(tmp_path):
+    """Of paraphrases both may be queries, and each a document of the other one."""
+    texts = "abcdef"
+    rows = [{"query": a, "positive": b, "negative": a} for a, b in [*zip(texts, texts[3:] + texts[:3], strict=True)]]
+    pairs = pairs_of(write(tmp_path / "pairs.csv", [*rows, {"query": "x", "positive": "y", "negative": "z"}]))
+    assert {pair.query: pair.negatives for pair in pairs} == dict.fromkeys(texts, ()) | {"x": ("z",)}
+    for batch in plan_batches(pairs, rows=4, steps=20, seed=0):
+        documents = [(row.positive, row.negative) for row in batch]
+        assert not {row.query for row in batch} & {text for texts in documents for text in texts}
+
+
+def test_scores_and_ids_are_no_negatives(tmp_path):
+    row = {"query": "q", "positive": "p", "positive_score": "1", "negatives_score": "0.5", "negative_id": "7"}
+    negatives = {"negative": "n", "negative_1": "n1", "negative-2": "n2", "negative3": "n3", "negative 4": "n4"}
+    pairs = pairs_of(write(tmp_path / "pairs.csv", [row | negatives, row | negatives | {"query": "r"}]))
+    assert [pair.negatives for pair in pairs] == [tuple(negatives.values())] * 2
 
 
 def test_columns_may_have_other_names(tmp_path):

@@ -138,7 +138,8 @@ def test_pairs_hold_title_and_text_and_judged_negatives(tmp_path, protocol, text
     source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
     pairs = [row["pair"] for row in task.encode(data, source)[Split.TRAIN]]
     assert (pairs[0].query, pairs[0].positive) == ("w1", text)
-    assert [len(pair.relevant) for pair in pairs] == [2, 2, 1]
+    # With the query's own text.
+    assert [len(pair.relevant) for pair in pairs] == [3, 3, 2]
     assert [pair.negatives for pair in pairs] == ([("w5",), ("w5",), ()] if protocol == "standard" else [()] * 3)
 
 

@@ -26,7 +26,11 @@ _QUEUED_BATCHES = 4
 
 
 class TrainingPair(NamedTuple):
-    """Texts of a query, a relevant document, all relevant documents, and documents that are judged not relevant."""
+    """Texts of a query, a relevant document, all that are no negatives, and documents that are judged not relevant.
+
+    No negatives are the relevant documents, and the query's own text: to be told apart from itself, which another pair
+    may call relevant to its query, teaches nothing.
+    """
 
     query: str
     positive: str
@@ -55,10 +59,10 @@ def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: N
         known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
         relevant = [text for text, grade in known if grade > 0]
         others = [text for text, grade in known if grade <= 0 and negatives is Negatives.JUDGED]
-        wanted = frozenset(relevant)
+        question = judged.collection.queries[query]
+        wanted = frozenset([question, *relevant])
         told_apart = tuple(text for text in others if text and text not in wanted)
         num_empty += relevant.count("")
-        question = judged.collection.queries[query]
         pairs.extend(TrainingPair(question, text, wanted, told_apart) for text in relevant if text)
     if num_empty:
         console().print(f"{judged.path}: {counted(num_empty, 'relevant document')} without text left out.")

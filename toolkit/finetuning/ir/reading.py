@@ -1,5 +1,6 @@
 """Retrieval data: judgements of each split, and text pairs as training judgements."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from toolkit.finetuning.named.published_retrieval import RetrievalForm
 from toolkit.finetuning.settings import Split
 from toolkit.tables import TableRow, read_table
 
-_QUERY, _OTHER_QUERY, _POSITIVE, _NEGATIVES = "query", "anchor", "positive", "negative"
+_QUERY, _OTHER_QUERY, _POSITIVE = "query", "anchor", "positive"
+# Not their ids or scores, which CSV writes as text too: `negative_score`.
+_NEGATIVES = re.compile(r"negatives?[-_ ]?\d*")
 _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
 
 
@@ -52,7 +55,7 @@ def read_splits(
 
 
 def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None) -> Judgements:
-    """Rows of a query, a relevant document and, in columns `negative*`, others that are not relevant, as judgements.
+    """Rows of a query, a relevant document and others that are not relevant (`negative`, `negative_1`), as judgements.
 
     A text is its own id, so rows of one query are pooled. A document is relevant if any of them says so.
     """
@@ -64,7 +67,7 @@ def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None
             f"{path}: no column {' or '.join(map(repr, missing))}; found: {', '.join(map(repr, table.columns))}. "
             "Choose the columns of query and relevant document with --text-columns, or give a BEIR folder."
         )
-    negatives = [name for name in table.columns if name.startswith(_NEGATIVES)]
+    negatives = [name for name in table.columns if _NEGATIVES.fullmatch(name)]
     grades: dict[str, dict[str, int]] = {}
 
     def add(numbered: tuple[int, TableRow]) -> None:

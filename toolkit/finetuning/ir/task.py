@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 from toolkit.finetuning.bad_rows import BadRows, CheckedData
@@ -19,7 +19,7 @@ from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encod
 from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.reading import read_splits
 from toolkit.finetuning.named.published_forms import DataFile
-from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.settings import SPLIT_AT_COMMAS, FinetuningSettings, Name, Split
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features, settle_accelerator
 
@@ -40,7 +40,9 @@ _FIXED: Mapping[str, Mapping[str, Any]] = {
 class RetrievalSettings(FinetuningSettings):
     """Fine-tuning for retrieval."""
 
-    text_columns: tuple[str, str] | None = Field(default=None, strict=False)
+    text_columns: (
+        Annotated[tuple[Name, ...], Field(min_length=2, max_length=2, strict=False), SPLIT_AT_COMMAS] | None
+    ) = None
     """Columns of the query and of its relevant document in a training file of pairs. Unset: `query`, or else `anchor`,
     and `positive`."""
     query_prompt: str = ""
@@ -54,11 +56,6 @@ class RetrievalSettings(FinetuningSettings):
     chunk_rows: int | None = Field(default=None, ge=1)
     """Examples that pass through the encoder at once in training, for batches that memory does not hold; the result is
     the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
-
-    @field_validator("text_columns", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return value.split(",") if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_options(self) -> "RetrievalSettings":

@@ -28,18 +28,18 @@ from toolkit.finetuning.inputs import check_not_empty, encode_texts, paper_input
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
-from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.settings import SPLIT_AT_COMMAS, FinetuningSettings, Name, Split
 from toolkit.finetuning.task import Outputs, Prediction, Task
 from toolkit.finetuning.trainer import Features
 from toolkit.tables import read_table
-
-Name = Annotated[str, Field(min_length=1)]
 
 
 class SequenceClassificationSettings(FinetuningSettings):
     """Fine-tuning for sequence classification."""
 
-    text_columns: tuple[Name, ...] | None = Field(default=None, min_length=1, max_length=2, strict=False)
+    text_columns: (
+        Annotated[tuple[Name, ...], Field(min_length=1, max_length=2, strict=False), SPLIT_AT_COMMAS] | None
+    ) = None
     """Column of the text, or both columns of a pair. Unset: `text`, and `text_pair` if the training file has it."""
     label_column: Name = "label"
     """Column of the label."""
@@ -50,11 +50,6 @@ class SequenceClassificationSettings(FinetuningSettings):
     pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
     """Labels that the `paper` protocol writes before the two texts of a pair. Unset: the columns' names,
     capitalized."""
-
-    @field_validator("text_columns", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return value.split(",") if isinstance(value, str) else value
 
     @field_validator("label_type")
     @classmethod
