@@ -183,21 +183,21 @@ def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
         else:
             steps = f"step {first:,}" if outcome.step == first else f"steps {first:,} to {outcome.step:,}"
             all_well = f"all is well; {steps}, trained and saved, took {time.monotonic() - began:,.1f} s"
-            all_well += _pace(run, lines)
+            all_well += _pace(run, lines, step=first - 1)
         print(all_well, flush=True)
 
 
-def _pace(run: DeclaredRun, lines: Sequence[Mapping[str, Any]]) -> str:
-    """Tokens per second of the last logged steps, and how long a run takes from there on at that speed."""
+def _pace(run: DeclaredRun, lines: Sequence[Mapping[str, Any]], *, step: int) -> str:
+    """Tokens per second of the last logged steps, and how long a run that has made `step` takes at that speed."""
     # The first two steps compile, and measure.
     timed = [line for line in lines if "tokens_per_second" in line][1:][-(_STEPS - 2) :]
     speeds = list(filter(None, (positions_per_second(run.plan, line) for line in timed)))
     if not speeds:
         return ""
-    last, total = timed[-1]["step"], run.plan.schedule.total_steps
-    hours = (run.plan.positions(total) - run.plan.positions(last)) / harmonic_mean(speeds) / 3600
+    total = run.plan.schedule.total_steps
+    hours = (run.plan.positions(total) - run.plan.positions(step)) / harmonic_mean(speeds) / 3600
     tokens = harmonic_mean([line["tokens_per_second"] for line in timed])
-    pace = f"\n{tokens:,.0f} tokens/s: about {rounded(hours)} hours for the {total - last:,} steps left"
+    pace = f"\n{tokens:,.0f} tokens/s: about {rounded(hours)} hours for the {total - step:,} steps left"
     limit = [float(os.environ.get(f"SLURM_JOB_{name}_TIME", "nan")) for name in ("START", "END")]
     job_hours = (limit[1] - limit[0]) / 3600
     jobs = f", {counted(math.ceil(hours / job_hours), 'job')} as long as this one" if job_hours > 0 else ""

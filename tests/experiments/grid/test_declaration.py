@@ -103,3 +103,10 @@ def test_a_task_without_a_step_is_one_cell_beside_those_that_train(tmp_path):
         ("before", 0, 0),
     ]
     assert grid_counts(grid) == {"models": 1, "tasks": 2, "cells": 31, "trainings": 30}
+
+
+def test_a_data_set_to_test_on_needs_a_training_file(tmp_path):
+    task = '[[task]]\nname = "t"\nkind = "ir"\ndataset = "nanobeir"\nlearning_rates = [1e-4]\n'
+    with pytest.raises(SettingsError, match=r"nanobeir has no training split\. Give train"):
+        grid_counts(load(tmp_path, MODEL + task))
+    assert grid_counts(load(tmp_path, MODEL + task + 'train = "pairs.csv"\n'))["trainings"] == 5

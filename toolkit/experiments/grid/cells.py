@@ -98,10 +98,13 @@ def _training_data(grid: Grid, task: TaskEntry) -> str:
     """The kind, and what `ResolvedTask.training_data` is of, by its name."""
     from toolkit.finetuning.named.datasets import named_dataset
 
-    if task.dataset is None or task.train is not None:
+    named = None if task.dataset is None else named_dataset(task.dataset, task=task.kind)
+    protocol = grid.options(task).get("protocol", "standard")
+    if named is not None:
+        named.check_given([*map(Split, task.files)], protocol, needed=[Split.TRAIN])
+    if named is None or task.train is not None:
         return json.dumps([task.kind, os.path.normpath(task.train or ""), task.validation is None])
-    named = named_dataset(task.dataset, task=task.kind)
-    return json.dumps([task.kind, named.splits(grid.options(task).get("protocol", "standard"))[Split.TRAIN].name])
+    return json.dumps([task.kind, named.splits(protocol)[Split.TRAIN].name])
 
 
 def task_settings(task: TaskEntry, options: Mapping[str, Any]) -> FinetuningSettings:
