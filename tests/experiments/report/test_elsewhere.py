@@ -10,6 +10,7 @@ import pytest
 from tests.support.finished_grids import row, write_finished_grid
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.report import write_report
+from toolkit.experiments.report.read.elsewhere import with_scores_made_elsewhere
 
 MTEB_SCORES = {
     "a-seed-0": 0.40,
@@ -40,6 +41,20 @@ def _mteb(
 def _euroeval(model: str, **more: Any) -> str:
     results = {"raw": [{"test_mcc": 0.6}], "total": {"test_mcc": 60.0, "test_mcc_se": 1.0, "test_macro_f1": 70.0}}
     return json.dumps({"dataset": "angry-tweets", "task": "sentiment", "model": model, "results": results, **more})
+
+
+def _every_eval_ever(model: str, metric: str, score: float, *, validation: str | None = "false") -> str:
+    """A line of EuroEval since version 17."""
+    names = (metric, score), ("test_macro_f1", 70.0)
+    found = [{"evaluation_name": name, "score_details": {"score": value}} for name, value in names]
+    details = {"dataset": "angry-tweets", "validation_split": validation, "raw_results": "a\u2028b"}
+    line = {
+        "schema_version": "0.2.1",
+        "model_info": {"name": model, "id": model, "additional_details": {}},
+        "eval_library": {"name": "euroeval", "version": "18.0.0", "additional_details": details},
+        "evaluation_results": found,
+    }
+    return json.dumps(line, ensure_ascii=False)
 
 
 @pytest.fixture
@@ -88,6 +103,63 @@ def test_lines_of_euroeval(grid: Path, tmp_path: Path) -> None:
     assert ("a-seed-0", "angry-tweets", "mcc", "0.6") in found
     assert ("b-seed-1", "angry-tweets (validation)", "mcc", "0.6") in found
     assert "no model of the report has the name: org/other." in (out / "report.html").read_text()
+
+
+def test_lines_of_euroeval_since_version_17(grid: Path, tmp_path: Path) -> None:
+    """Both forms may be in one file. Tokens a second and bits per character are no scores."""
+    lines = [
+        _euroeval("a-seed-0"),
+        _every_eval_ever("models/a-seed-1", "test_mcc", 40.0),
+        _every_eval_ever("a-seed-1", "test_mcc", 30.0, validation="true"),
+        _every_eval_ever("a-seed-2", "test_speed", 12_345.0),
+        _every_eval_ever("b-seed-0", "test_bits_per_character", 1.25, validation=None),
+    ]
+    (tmp_path / "euroeval_benchmark_results.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    out = write_report([grid], scores=tmp_path, output=tmp_path / "out")
+    found = [line for line in _table(out / "tables/scores.csv") if line["kind"] == "EuroEval"]
+    assert {(line["model"], line["task"], line["metric"], line["mean"]) for line in found} == {
+        ("a-seed-0", "angry-tweets", "mcc", "0.6"),
+        ("a-seed-1", "angry-tweets", "mcc", "0.4"),
+        ("a-seed-1", "angry-tweets (validation)", "mcc", "0.3"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (_euroeval("a-seed-1", results={"total": {"test_macro_f1": 50.0}}), "'angry-tweets' is scored in 2 ways"),
+        (
+            _euroeval("a-seed-1", results={"total": {"test_mcc": float("nan"), "test_f1": 1.0}}),
+            "row 2 .*a finite number",
+        ),
+        (_every_eval_ever("a-seed-0", "test_mcc", 1.0), r"row 1 and .*jsonl: row 2 both score .* Remove one"),
+        ('{"evaluation_results": [{}]}', "row 2 is not a result of EuroEval: model"),
+    ],
+)
+def test_scores_that_do_not_compare(grid: Path, tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "euroeval_benchmark_results.jsonl").write_text(f"{_euroeval('a-seed-0')}\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        write_report([grid], scores=tmp_path)
+
+
+def test_means_are_over_the_same_languages(grid: Path, cache: Path) -> None:
+    place = cache / "results/exports__b-seed-2/no_revision_available/SciFact.json"
+    content = json.loads(place.read_text())
+    del content["scores"]["test"][1]
+    place.write_text(json.dumps(content))
+    with pytest.raises(
+        UserError, match=r"b-seed-2.* other subsets of 'SciFact' \(test en\) than .* \(test de, test en\)"
+    ):
+        write_report([grid], scores=cache)
+
+
+def test_a_name_of_two_runs_is_nobodys(cache: Path, tmp_path: Path) -> None:
+    runs = [tmp_path / "here/a-seed-0", tmp_path / "there/a-seed-0", tmp_path / "here/b-seed-0"]
+    _, unmatched = with_scores_made_elsewhere(None, cache, runs[:1])
+    assert "a-seed-0" not in unmatched
+    results, unmatched = with_scores_made_elsewhere(None, cache, runs)
+    assert "exports__a-seed-0" in unmatched
+    assert [score.model for score in results.cells] == [model.name for model in results.models] == ["b-seed-0"]
 
 
 def test_whose_a_score_is(tmp_path: Path) -> None:

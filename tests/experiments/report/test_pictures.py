@@ -288,13 +288,12 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_their_range(tmp_pa
     picture = loss_picture(read_runs(sorted(tmp_path.iterdir())))
     assert picture is not None
     (panel,) = picture.panels
-    # Steps 1 and 2, which all seeds have made: 8, 9 and 20, then one less.
-    points = (Point(1.0, 37 / 3, 8.0, 20.0), Point(2.0, 34 / 3, 7.0, 19.0))
-    assert [(line.label, line.color) for line in panel.series] == [("both", 0), ("mlm", 1)]
-    for line in panel.series:
-        assert [(p.x, p.y, p.low, p.high) for p in line.points] == [
-            (p.x, pytest.approx(p.y), p.low, p.high) for p in points
-        ]
+    # Seeds 0 and 12: 8 and 20, then one less. Seed 1 is still a step behind.
+    mean = (Point(1.0, 14.0, 8.0, 20.0), Point(2.0, 13.0, 7.0, 19.0), Point(3.0, 12.0, 6.0, 18.0))
+    alone = (Point(1.0, 9.0), Point(2.0, 8.0))
+    labels = ["both", "both-seed-1", "mlm", "mlm-seed-1"]
+    assert [(line.label, line.points) for line in panel.series] == list(zip(labels, [mean, alone] * 2, strict=True))
+    assert [line.color for line in panel.series] == [0, 1, 2, 3]
     assert "Bands: " in picture.caption
 
 

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError, field_validator
 
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.settings import explain
@@ -16,13 +16,30 @@ from toolkit.core.text import first_few
 from toolkit.experiments.grid.cells import Number, Score
 from toolkit.experiments.grid.folder import GridFolder, ModelInfo
 from toolkit.experiments.report.read.results import Results
-from toolkit.experiments.report.read.tasks import ELSEWHERE, TaskInfo
+from toolkit.experiments.report.read.tasks import ELSEWHERE, tasks_with_cells
+from toolkit.tables import read_text
 
 MTEB, EUROEVAL = ELSEWHERE
+_DETAILS = ("eval_library", "additional_details")
+_NO_SCORES = ("speed", "speed_short", "bits_per_character")
+"""Metrics of EuroEval that are not in percent; of bits, fewer are better."""
 _Form = TypeVar("_Form", bound=BaseModel)
 
 
+class _Given(NamedTuple):
+    """A score as a file has it, and where that is; `subsets` are those that it is the mean over."""
+
+    place: str
+    kind: str
+    model: str
+    dataset: str
+    metric: str
+    score: float
+    subsets: str = ""
+
+
 class _Subset(BaseModel):
+    hf_subset: str = ""
     main_score: Number
 
 
@@ -32,36 +49,46 @@ class _TaskResult(BaseModel):
     task_name: str
     scores: dict[str, Annotated[list[_Subset], Field(min_length=1)]] = Field(min_length=1)
 
-    def named(self, path: Path) -> tuple[str, str, str, float]:
-        """Model, data set, metric, and the mean over splits and subsets, which is MTEB's own score of a task."""
-        mean = fmean(subset.main_score for subsets in self.scores.values() for subset in subsets)
-        return path.parents[1].name, self.task_name, "main_score", mean
+    def given(self, path: Path) -> _Given:
+        """The mean over splits and subsets, which is MTEB's own score of a task."""
+        found = [(f"{split} {one.hf_subset}", one.main_score) for split, each in self.scores.items() for one in each]
+        names, scores = zip(*sorted(found), strict=True)
+        model, subsets = path.parents[1].name, ", ".join(names)
+        return _Given(str(path), MTEB, model, self.task_name, "main_score", fmean(scores), subsets)
 
 
-class _Totals(BaseModel):
-    total: dict[str, float]
-
-    @field_validator("total")
-    @classmethod
-    def _tested(cls, total: dict[str, float]) -> dict[str, float]:
-        tested = {name: score for name, score in total.items() if name.startswith("test_") and isfinite(score)}
-        assert tested, "expected a score named test_*"
-        return tested
+class _Metric(BaseModel):
+    evaluation_name: str
+    score: float = Field(validation_alias=AliasPath("score_details", "score"))
 
 
 class _Benchmark(BaseModel):
-    """A line of EuroEval's `euroeval_benchmark_results.jsonl`."""
+    """A line of EuroEval's `euroeval_benchmark_results.jsonl`; from version 17 on in the form of Every Eval Ever."""
 
-    model: str
-    dataset: str
-    results: _Totals
-    validation_split: bool | None = None
+    model: str = Field(validation_alias=AliasChoices("model", AliasPath("model_info", "id")))
+    dataset: str = Field(validation_alias=AliasChoices("dataset", AliasPath(*_DETAILS, "dataset")))
+    validation_split: bool | None = Field(
+        default=None, validation_alias=AliasChoices("validation_split", AliasPath(*_DETAILS, "validation_split"))
+    )
+    results: dict[str, float] | list[_Metric] = Field(
+        validation_alias=AliasChoices(AliasPath("results", "total"), "evaluation_results")
+    )
 
-    def named(self, path: Path) -> tuple[str, str, str, float]:
-        """Model, data set, the main metric, which EuroEval names first, and its mean, given in percent."""
-        name, score = next(iter(self.results.total.items()))
+    @field_validator("results")
+    @classmethod
+    def _main(cls, found: dict[str, float] | list[_Metric]) -> dict[str, float]:
+        """The main metric, which EuroEval names first, and its mean, given in percent."""
+        scores = found.items() if isinstance(found, dict) else [(one.evaluation_name, one.score) for one in found]
+        name, score = next((one for one in scores if one[0].startswith("test_")), ("", nan))
+        assert isfinite(score), "expected a finite number as the first score named test_*"
+        return {name: score}
+
+    def given(self, place: str) -> _Given:
+        """The mean of the main metric."""
+        assert isinstance(self.results, dict)
+        [(name, score)] = self.results.items()
         dataset = f"{self.dataset} (validation)" if self.validation_split else self.dataset
-        return self.model, dataset, name.removeprefix("test_"), score / 100
+        return _Given(place, EUROEVAL, self.model, dataset, name.removeprefix("test_"), score / 100)
 
 
 def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequence[Path]) -> tuple[Results, str]:
@@ -71,45 +98,52 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
     EuroEval name a model after its path or its repository. Each is one observation, as of one fine-tuning seed.
 
     Raises:
-        UserError: a file is damaged, two files score one model on one data set, or no score belongs to a model.
+        UserError: a file is damaged, two scores are of one model and data set, models were scored on different subsets
+            or by different metrics, or no score belongs to a model.
     """
     results = results or Results({}, (), {}, (), (), {})
-    known = {model.name for model in results.models}
-    models = [
-        *results.models,
-        *(ModelInfo(run.resolve().name, str(run)) for run in runs if run.resolve().name not in known),
-    ]
+    known, of_runs = {model.name for model in results.models}, [run.resolve().name for run in runs]
+    # A name that two runs share does not say whose a score is.
+    alone = ((name, run) for name, run in zip(of_runs, runs, strict=True) if of_runs.count(name) == 1)
+    models = [*results.models, *(ModelInfo(name, str(run)) for name, run in alone if name not in known)]
     names, kinds = [model.name for model in models], {task.name: task.kind for task in results.tasks}
-    found, unknown, where = list[Score](), dict[str, None](), dict[tuple[str, str], Path]()
-    for path, kind, (given, dataset, metric, score) in _scores(folder):
-        model = _owner(given, names)
+    found, unknown, where = list[Score](), dict[str, None](), dict[tuple[str, str], _Given]()
+    firsts = dict[str, _Given]()
+    for one in _scores(folder):
+        model = _owner(one.model, names)
         if model is None:
-            unknown[given] = None
+            unknown[one.model] = None
             continue
-        task = dataset if kinds.setdefault(dataset, kind) == kind else f"{dataset} ({kind})"
-        if (model, task) in where:
+        task = one.dataset if kinds.setdefault(one.dataset, one.kind) == one.kind else f"{one.dataset} ({one.kind})"
+        if (before := where.setdefault((model, task), one)) is not one:
             raise UserError(
-                f"{where[model, task]} and {path} both score the model {model!r} on {dataset!r}. Remove one of them."
+                f"{before.place} and {one.place} both score the model {model!r} on {task!r}. Remove one of them."
             )
-        where[model, task] = path
+        if (first := firsts.setdefault(task, one)).subsets != one.subsets:
+            raise UserError(
+                f"{one.place} is the mean over other subsets of {task!r} ({one.subsets}) than {first.place} "
+                f"({first.subsets}). Evaluate both on the same, or remove one of them."
+            )
+        score = {one.metric: one.score}
         found.append(
-            Score(model=model, task=task, kind=kind, seed=0, learning_rate=0.0, metric=metric, test={metric: score})
+            Score(model=model, task=task, kind=one.kind, seed=0, learning_rate=0.0, metric=one.metric, test=score)
         )
     if not found:
-        what = f"scores of {first_few([*unknown])} only" if unknown else "neither MTEB's results nor EuroEval's"
+        what = f"has scores of {first_few([*unknown])} only" if unknown else "has neither MTEB's results nor EuroEval's"
+        what = what if folder.is_dir() else "is no folder"
         raise SettingsError(
-            f"--scores {folder} has {what}; expected <org__model>/<revision>/<Task>.json or .jsonl files that score a "
+            f"--scores {folder} {what}; expected <org__model>/<revision>/<Task>.json or .jsonl files that score a "
             f"model of the report: {first_few(names)}."
         )
     left_out = f"scores in {folder} left out, as no model of the report has the name: {first_few([*unknown])}"
-    scored = {score.model for score in found}
+    scored, grid = {score.model for score in found}, GridFolder(folder)
     return replace(
         results,
-        grids={**results.grids, **dict.fromkeys(where, GridFolder(folder))},
+        grids={**results.grids, **dict.fromkeys(where, grid)},
         cells=(*results.cells, *sorted(found, key=lambda score: score.cell)),
         rates={**results.rates, **dict.fromkeys(where, 0.0)},
         models=tuple(model for model in models if model.name in known | scored),
-        tasks=(*results.tasks, *dict.fromkeys(TaskInfo(one.task, one.kind, one.metric) for one in found)),
+        tasks=(*results.tasks, *tasks_with_cells(firsts, found, lambda score: grid.place(score.cell))),
     ), left_out if unknown else ""
 
 
@@ -124,23 +158,20 @@ def _as_folder(name: str) -> str:
     return name.replace("/", "__").replace(" ", "_")
 
 
-def _scores(folder: Path) -> Iterator[tuple[Path, str, tuple[str, str, str, float]]]:
+def _scores(folder: Path) -> Iterator[_Given]:
     cache = folder / "results" if (folder / "results").is_dir() else folder
     for path in sorted(cache.glob("*/*/*.json")):
         if path.name != "model_meta.json":
-            yield path, MTEB, _read(_text(path), _TaskResult, f"{path} is not a result of MTEB").named(path)
+            yield _read(
+                read_text(path, what_to_give="Leave it out."), _TaskResult, f"{path} is not a result of MTEB"
+            ).given(path)
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(_text(path).splitlines(), start=1):
+        for number, line in enumerate(read_text(path, what_to_give="Leave it out.").split("\n"), start=1):
             if line.strip():
-                what = f"{path}: row {number} is not a result of EuroEval"
-                yield path, EUROEVAL, _read(line, _Benchmark, what).named(path)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"could not read {path}: {error}. Make it readable, or leave it out.") from error
+                place = f"{path}: row {number}"
+                one = _read(line, _Benchmark, f"{place} is not a result of EuroEval").given(place)
+                if one.metric not in _NO_SCORES:
+                    yield one
 
 
 def _read(text: str, form: type[_Form], what: str) -> _Form:

@@ -43,10 +43,13 @@ class RunCurves:
 
 
 def repeats(runs: Sequence[RunCurves]) -> list[tuple[str, list[RunCurves]]]:
-    """Runs that differ in the seed alone, by what their names share; others one by one, by their titles."""
-    groups = dict[str, list[RunCurves]]()
+    """Runs that differ in the seed alone, by what their names share; others one by one, by their titles.
+
+    They have come equally far: their mean would end with the shortest.
+    """
+    groups = dict[tuple[str, float], list[RunCurves]]()
     for run in runs:
-        groups.setdefault(_without_seed(run), []).append(run)
+        groups.setdefault((_without_seed(run), max((step for step, _ in run.training), default=0.0)), []).append(run)
     return [(_shared_name(found) if len(found) > 1 else found[0].title, found) for found in groups.values()]
 
 
