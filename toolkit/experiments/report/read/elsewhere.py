@@ -130,7 +130,7 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
         )
     if not found:
         what = f"has scores of {first_few([*unknown])} only" if unknown else "has neither MTEB's results nor EuroEval's"
-        what = what if folder.is_dir() else "is no folder"
+        what = what if folder.is_dir() else "is not a folder"
         raise SettingsError(
             f"--scores {folder} {what}; expected <org__model>/<revision>/<Task>.json or .jsonl files that score a "
             f"model of the report: {first_few(names)}."
