@@ -109,7 +109,7 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
     names, kinds = [model.name for model in models], {task.name: task.kind for task in results.tasks}
     found, unknown, where = list[Score](), dict[str, None](), dict[tuple[str, str], _Given]()
     firsts = dict[str, _Given]()
-    for one in _scores(folder):
+    for one in (one for one in _scores(folder) if one.metric not in _NO_SCORES):
         model = _owner(one.model, names)
         if model is None:
             unknown[one.model] = None
@@ -169,9 +169,7 @@ def _scores(folder: Path) -> Iterator[_Given]:
         for number, line in enumerate(read_text(path, what_to_give="Leave it out.").split("\n"), start=1):
             if line.strip():
                 place = f"{path}: row {number}"
-                one = _read(line, _Benchmark, f"{place} is not a result of EuroEval").given(place)
-                if one.metric not in _NO_SCORES:
-                    yield one
+                yield _read(line, _Benchmark, f"{place} is not a result of EuroEval").given(place)
 
 
 def _read(text: str, form: type[_Form], what: str) -> _Form:
