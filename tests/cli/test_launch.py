@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 
+import psutil
 import pytest
 import torch
 
@@ -95,8 +96,12 @@ def test_ranks_with_nothing_to_save_end_with_the_first_signal(monkeypatch, capfd
     ranks = [sys.executable, "-c", "import time; time.sleep(100)"]
     monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    assert launch.launch_ranks([], num_procs=1, last_request=1) == 128 + signal.SIGKILL
+    with stop_signals_kept():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            launch.launch_ranks([], num_procs=1, last_request=0)
+    assert not [child for child in psutil.Process().children() if child.cmdline() == ranks]
     assert "out of memory" not in capfd.readouterr().err
     timer.join()
 

@@ -19,4 +19,4 @@ def command(
     declare_run(run, overrides or [])
     arguments = ["--doctor", "--config", run, "--ds_config", ds_config or "auto"]
     arguments += [word for override in overrides or () for word in ("--set", override)]
-    raise typer.Exit(launch_ranks(arguments, num_procs=num_procs or num_devices(), last_request=1))
+    raise typer.Exit(launch_ranks(arguments, num_procs=num_procs or num_devices(), last_request=0))

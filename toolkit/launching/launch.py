@@ -45,7 +45,8 @@ def launch_ranks(
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
     Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. The first request asks
-    them to save and stop, and the `last_request` ends them at once.
+    them to save and stop, and the `last_request` ends them at once. With 0, for ranks that have nothing to save,
+    the signals are left to the caller's handlers, of which a KeyboardInterrupt ends the ranks.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
@@ -138,7 +139,7 @@ def _start_listening(
                 _kill(launcher)
         stop_file.touch()
 
-    for number in stop_signals():
+    for number in stop_signals() if last_request else ():
         signal.signal(number, on_stop)
     # Only now: from here on no signal is lost between the two handlers.
     if is_stopped():
