@@ -121,12 +121,12 @@ def test_7_variation_with_the_mask_ratio(pictures: dict[str, Picture]) -> None:
 
 
 def test_8_starts_side_by_side(pictures: dict[str, Picture]) -> None:
-    """Two budgets stand side by side at each start."""
+    """Two budgets at each start."""
     picture = pictures["models-by-start"]
     assert picture.ticks == ((0.0, "random"), (1.0, "clm-42k step 42000"), (2.0, "mlm-42k step 42000"))
     lines = _lines(picture)
     assert len(lines.pop("others")) == 12
-    assert lines == {"budget steps 2,000": [(0.88, 62), (1.88, 64)], "budget steps 22,000": [(1.0, 63), (2.0, 65)]}
+    assert lines == {"budget steps 2,000": [(1.0, 62), (2.0, 64)], "budget steps 22,000": [(1.0, 63), (2.0, 65)]}
     assert not any(series.is_line for series in picture.panels[0].series)
 
 

@@ -13,7 +13,7 @@ from tests.support.finished_grids import row, write_finished_grid
 from tests.support.runs import write_run
 from toolkit.checkpoint.manifest import MANIFEST_NAME, manifest_bytes, read_manifest
 from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, configuration_level, model_level
-from toolkit.experiments.report.figures.drawing import Shape, _tick, draw
+from toolkit.experiments.report.figures.drawing import _tick, draw
 from toolkit.experiments.report.figures.label_pictures import label_pictures
 from toolkit.experiments.report.figures.lines import lines_of
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, loss_picture
@@ -203,7 +203,7 @@ def test_rates_by_objective_and_their_spread(tmp_path: Path) -> None:
     assert set(series) == {"objective mlm", "objective clm"}
     for point, rate in zip(series["objective mlm"].points, (1e-5, 1e-4), strict=True):
         assert (point.x, point.y, point.low, point.high) == pytest.approx((rate, 70, 70 - 5**0.5, 70 + 5**0.5))
-    assert "pooled deviation" in curves.caption
+    assert "pooled standard deviation" in curves.caption
     # Each value is there twice: (2 x 2 x 1 ** 2) / 3 and (2 x 2 x 2 ** 2) / 3.
     (point,) = next(line for line in spread.panels[0].series if line.label == "objective mlm").points
     assert (point.y, point.low) == pytest.approx((70, 70 - (10 / 3) ** 0.5))
@@ -218,7 +218,7 @@ def test_the_spread_is_over_rates_alike(tmp_path: Path) -> None:
     (point,) = spread.panels[0].series[0].points
     assert (point.y, point.low) == pytest.approx((65, 65 - 450**0.5))
     assert "the seeds that all rates of a model have (1 seed)" in spread.caption
-    assert "over seeds, 1 to 3 of them" in curves.caption
+    assert "of seeds, 1 to 3 of them" in curves.caption
 
 
 def test_an_answer_that_reads_no_text_is_a_line_where_it_is_near(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_an_answer_that_reads_no_text_is_a_line_where_it_is_near(tmp_path: Path)
 
 def test_models_without_the_label_are_named_below_the_figure(tmp_path: Path) -> None:
     (picture,) = label_pictures(_level(tmp_path, {"a": {"x": 1}, "b": {"x": 2}, "bert": {}}))
-    assert "Not drawn, as they have no x: bert." in picture.caption
+    assert "Not drawn (no x): bert." in picture.caption
 
 
 def test_signs_that_no_font_has_say_nothing(recwarn: pytest.WarningsRecorder) -> None:
@@ -315,6 +315,26 @@ def test_models_at_one_place_of_an_axis_have_names_and_colours(tmp_path: Path) -
     # Without another label, models have their own names.
     (alone,) = label_pictures(_level(tmp_path, {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 2}}))
     assert [line.label for line in alone.panels[0].series] == ["a", "b", "c"]
+
+
+def test_pure_shares_end_the_line_of_phases_beside_a_mixture() -> None:
+    """Likewise where the mixture has a share of its own; one share of a recipe is a point."""
+    shares = {"mlm": (0.0, "mlm"), "p25": (0.25, "clm+mlm"), "p50": (0.5, "clm+mlm"), "clm": (1.0, "clm")}
+    for mixed in (0.5, 0.6):
+        arms = {**shares, "mixed": (mixed, "clm.mlm")}
+        labels = {name: {"clm_share": share, "objective": objective} for name, (share, objective) in arms.items()}
+        assert _lines(labels, "clm_share") == {
+            "objective clm+mlm": ["p25", "p50", "mlm", "clm"],
+            "objective clm.mlm": ["mixed"],
+        }
+
+
+def test_first_weights_do_not_set_the_scale_of_training_steps(tmp_path: Path) -> None:
+    labels = {f"a@{step}": {"run": "a", "training_step": step} for step in (0, 1000, 40_000)}
+    (picture,) = label_pictures(_level(tmp_path, labels, x=["training_step"]))
+    assert [point.x for point in picture.panels[0].series[0].points] == [1000, 40_000]
+    assert picture.is_log
+    assert "Not drawn (training step 0): a@0." in picture.caption
 
 
 def test_a_mixtures_loss_is_the_mean_of_its_targets_and_no_weighted_sum(tmp_path: Path) -> None:
@@ -430,12 +450,11 @@ def picture(tmp_path: Path) -> Picture:
     return label_pictures(_level(tmp_path, {"a": {"clm_share": 0.0}, "b": {"clm_share": 0.5}}))[0]
 
 
-@pytest.mark.parametrize("shape", list(Shape))
-def test_svg_is_whole_text_stays_text_and_bytes_are_the_same(picture: Picture, shape: Shape) -> None:
-    svg = draw(picture, "svg", shape)
-    assert svg == draw(picture, "svg", shape)
+def test_svg_is_one_column_wide_text_stays_text_and_bytes_are_the_same(picture: Picture) -> None:
+    svg = draw(picture, "svg")
+    assert svg == draw(picture, "svg")
     root = ET.fromstring(svg)
-    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * shape.value[0], rel=0.3)
+    assert float(root.attrib["width"].removesuffix("pt")) == pytest.approx(72 * 3.35)
     texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Sequence classification", "CLM share", "test score (%)", "0.5"} <= texts
     assert b"http://" not in svg.replace(b"http://www.w3.org", b"").replace(b"http://purl.org", b"").replace(

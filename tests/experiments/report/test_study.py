@@ -80,8 +80,8 @@ def test_a_row_of_its_own_for_each_name_however_many(study: Path) -> None:
         svg = ET.fromstring(draw(study_picture(named, name="study", title="Study"), "svg"))
         return float(svg.get("height", "").removesuffix("pt"))
 
-    # A name of 8 points, and some air.
-    assert (height(13) - height(1)) / 36 > 11
+    # A name of 7 points, and some air.
+    assert (height(13) - height(1)) / 36 > 10
 
 
 def test_a_studys_folder_is_its_tree_its_grid_and_all_its_runs(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -178,7 +178,7 @@ def _compose(
     names = distinct_names(picture.name for picture in pictures)
     figures = [Figure.of(replace(picture, name=name)) for picture, name in zip(pictures, names, strict=True)]
     for figure in (*figures, *(section.figure for section in sections)):
-        texts[f"figures/{figure.picture.name}.svg"] = figure.wide
+        texts[f"figures/{figure.picture.name}.svg"] = figure.svg
         texts[f"figures/{figure.picture.name}.pdf"] = draw(figure.picture, "pdf")
     contents = Contents(
         results=results,

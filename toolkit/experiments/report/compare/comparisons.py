@@ -12,7 +12,7 @@ from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, fa
 from toolkit.experiments.report.compare.score_tables import Column, columns_of, table_of_rows
 from toolkit.experiments.report.compare.statistics import Estimate, PairedTest, holm, paired_test
 from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell, slug
-from toolkit.experiments.report.figures.lines import OTHERS, axes_of, lines_of
+from toolkit.experiments.report.figures.lines import OTHERS, axes_of, comparable_on
 from toolkit.experiments.report.read.labels import SEED
 from toolkit.experiments.report.read.tasks import TaskInfo
 
@@ -72,7 +72,7 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
 
 def _on_one_line(level: Level, axis: str) -> Iterator[tuple[ScoreRow, ScoreRow]]:
     """Pairs on a line of the label's figure, at different places and of one pretraining seed."""
-    for name, line in lines_of(level, axis).items():
+    for name, line in comparable_on(level, axis).items():
         for first, second in combinations(line if name != OTHERS else (), 2):
             if first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
                 yield first, second

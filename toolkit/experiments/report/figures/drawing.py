@@ -1,10 +1,9 @@
-"""Pictures as SVG and PDF by matplotlib: wide for papers and screens, narrow for phones. Equal input, equal bytes."""
+"""Pictures as SVG and PDF by matplotlib, one column of a paper wide. Equal input, equal bytes."""
 
 import io
 import math
 import textwrap
 import warnings
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Series
@@ -13,72 +12,74 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLORS = ("#2563b0", "#b4540a", "#3f7d5a", "#8a3f8f", "#b8860b", "#3d4652", "#c2405a", "#2a9d9d")
+# By Okabe and Ito, which colour-blind readers tell apart, with grey and brown in place of black and yellow.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#4d4d4d", "#56b4e9", "#7a3e00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 # Keys of any type: newer matplotlib lists its keys one by one in its types, older takes any text.
 _STYLE: dict[Any, Any] = {
-    "font.size": 9,
+    "font.size": 7.5,
     "font.family": "sans-serif",
-    "axes.titlesize": 9.5,
-    "axes.edgecolor": "#b8c0ca",
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "axes.edgecolor": "#98a2b0",
     "axes.labelcolor": "#3d4652",
+    "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
+    "axes.titlepad": 4,
+    "axes.labelpad": 2,
     "grid.color": "#e3e7ec",
+    "grid.linewidth": 0.6,
     "xtick.color": "#5b6675",
     "ytick.color": "#5b6675",
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.5,
+    "legend.fontsize": 7.5,
+    "legend.handlelength": 2.4,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "lines.scale_dashes": False,
+    "lines.solid_capstyle": "butt",
     # Text stays text in SVG: searchable, and small.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-_PANEL_HEIGHT, _ROW_HEIGHT, _LEGEND_LINE, _MARGIN = 2.5, 0.17, 0.2, 0.35
+# In inches. A letter is about 0.055 wide, the sample of a line in a legend 0.45.
+_WIDTH, _ONE_PANEL, _PANEL, _ROW, _LEGEND_LINE, _MARGIN = 3.35, 1.85, 1.3, 0.145, 0.15, 0.4
+_LETTER, _SAMPLE = 0.055, 0.45
+# In points, between the marks of one place on the axis, and between the first and the last of these.
+_ASIDE, _MOST_ASIDE = 4.0, 24.0
 _LONGEST_AXIS_LIST = 6
-_SIGNS_ON_AN_AXIS = 42
+_SIGNS_ON_AN_AXIS = 44
 
 
-class Shape(Enum):
-    """Width in inches, and how many panels stand side by side at most."""
-
-    WIDE = (7.6, 2)
-    NARROW = (3.7, 1)
-
-
-def draw(picture: Picture, file_format: str, shape: Shape = Shape.WIDE) -> bytes:
-    """An SVG or PDF file of a picture with at least one panel."""
+def draw(picture: Picture, file_format: str) -> bytes:
+    """An SVG or PDF file of a picture with at least one panel; panels stand below one another and share the x axis."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    width, most = shape.value
-    columns = min(most, len(picture.panels))
-    lines = math.ceil(len(picture.panels) / columns)
-    labels = list(dict.fromkeys(series.label for panel in picture.panels for series in panel.series if series.label))
-    # As many as fit: a letter is about 0.065 inches wide, a line's sample 0.5.
+    given = dict.fromkeys(series.label for panel in picture.panels for series in panel.series)
+    labels = [label for label in given if label]
     longest = max((len(label) for label in labels), default=1)
-    legend_columns = max(1, min(len(labels) or 1, int(width / (0.5 + 0.065 * longest))))
-    legend = _LEGEND_LINE * math.ceil(len(labels) / legend_columns) + 0.1 if labels != [] and len(labels) > 1 else 0.0
-    rows = max(len(panel.rows or ()) for panel in picture.panels)
-    height = lines * ((rows + 3) * _ROW_HEIGHT if rows else _PANEL_HEIGHT) + legend + _MARGIN
+    columns = max(1, min(len(labels), int(_WIDTH / (_SAMPLE + _LETTER * longest))))
+    legend = _LEGEND_LINE * math.ceil(len(labels) / columns) + 0.05 if len(given) > 1 else 0.0
+    rows, num = max(len(panel.rows or ()) for panel in picture.panels), len(picture.panels)
+    height = num * ((rows + 1) * _ROW if rows else _PANEL if num > 1 else _ONE_PANEL) + legend + _MARGIN
     # The salt makes the ids in the file depend on nothing but the picture.
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{picture.name}-{shape.name}"}):
-        figure = Figure(
-            figsize=(width if columns > 1 or most == 1 or rows else 0.72 * width, height), layout="constrained"
-        )
-        grid = figure.subplots(lines, columns, squeeze=False)
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": picture.name}):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        grid = figure.subplots(num, sharex=True, squeeze=False)[:, 0]
         handles: dict[str, Any] = {}
-        for index, axes in enumerate(grid.flat):
-            if index < len(picture.panels):
-                handles = _draw_panel(axes, picture, picture.panels[index]) | handles
-            else:
-                axes.set_visible(False)
+        for axes, panel in zip(grid, picture.panels, strict=True):
+            handles = _draw_panel(axes, picture, panel) | handles
+        grid[-1].set_xlabel(picture.x_label, parse_math=False)
         if legend:
-            _add_legend(figure, {label: handles[label] for label in labels}, legend_columns)
+            _add_legend(figure, {label: handles[label] for label in labels}, columns)
         file = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"CreationDate": None}
         with warnings.catch_warnings():
@@ -99,26 +100,33 @@ def _add_legend(figure: "Figure", handles: dict[str, Any], columns: int) -> None
 
 def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     """Draw a panel, and return the first line of each label."""
+    from matplotlib.transforms import ScaledTranslation
+
     # Labels are anybody's: what stands between dollar signs is no formula.
     axes.set_title(panel.title, loc="left", color="#1c2430", parse_math=False)
-    axes.set_xlabel(picture.x_label, parse_math=False)
     axes.set_ylabel(panel.y_label, parse_math=False)
     if picture.is_log:
         axes.set_xscale("log")
     for mark in panel.marks:
-        axes.axvline(mark, color="#3d4652", linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.axvline(mark, color="#3d4652", linewidth=0.7, linestyle=(0, (4, 3)))
     handles: dict[str, Any] = {}
-    for series in panel.series:
+    # Points of one place stand side by side, unless lines show what is whose.
+    is_aside = picture.has_points and any(not series.is_line or len(series.points) == 1 for series in panel.series)
+    step = min(_ASIDE, _MOST_ASIDE / len(panel.series)) if is_aside else 0.0
+    for index, series in enumerate(panel.series):
+        before = set(axes.get_children())
         handles.setdefault(series.label, _draw_series(axes, picture, series))
+        aside = ScaledTranslation(step * (index - (len(panel.series) - 1) / 2) / 72, 0, axes.figure.dpi_scale_trans)
+        for artist in set(axes.get_children()) - before:
+            artist.set_transform(axes.transData + aside)
     bottom, top = axes.get_ylim()
     # Farther below it would leave less than half of the height to the scores.
     if panel.floor is not None and panel.floor >= bottom - (top - bottom):
-        axes.axhline(panel.floor, color="#5b6675", linewidth=1.0, linestyle=(0, (5, 3)))
+        axes.axhline(panel.floor, color="#5b6675", linewidth=0.7, linestyle=(0, (5, 3)))
     if panel.rows is not None:
-        axes.set_yticks(
-            [place for place, _ in panel.rows], [name for _, name in panel.rows], fontsize=8, parse_math=False
-        )
-    values = sorted({point.x for series in panel.series for point in series.points})
+        axes.margins(y=0.6 / len(panel.rows))
+        axes.set_yticks([place for place, _ in panel.rows], [name for _, name in panel.rows], parse_math=False)
+    values = sorted({point.x for panel in picture.panels for series in panel.series for point in series.points})
     if picture.ticks is not None:
         longest = max(_SIGNS_ON_AN_AXIS // max(len(picture.ticks), 1), 6)
         names = ["\n".join(textwrap.wrap(name, longest)) for _, name in picture.ticks]
@@ -134,10 +142,11 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
     color = _COLORS[series.color % len(_COLORS)]
-    # Past the palette, another line style tells lines of one colour apart.
-    style = ("-", "--", ":", "-.")[series.color // len(_COLORS) % 4] if series.is_line else "none"
+    # Beside the colour, which greyscale loses; the ninth line differs from the first in its style.
+    is_line = series.is_line and len(series.points) > 1
+    style = _LINES[(series.color + series.color // len(_COLORS)) % len(_LINES)] if is_line else "none"
     marker = _MARKERS[(series.color + series.color // len(_COLORS)) % len(_MARKERS)] if picture.has_points else None
-    marker = marker if series.is_line else marker or "."
+    marker = marker if is_line else marker or "."
     xs, ys = [point.x for point in series.points], [point.y for point in series.points]
     (line,) = axes.plot(xs, ys, color=color, linestyle=style, marker=marker, linewidth=series.width)
     bars = [point for point in series.points if point.low is not None and point.high is not None]
@@ -149,7 +158,7 @@ def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
             limits = [point.low or 0.0 for point in bars], [point.high or 0.0 for point in bars]
             axes.fill_between(xs, *limits, color=color, alpha=0.18, linewidth=0)
             return line
-        axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=color, elinewidth=1.0, capsize=2.5, alpha=0.75)
+        axes.errorbar(xs, ys, yerr=[below, above], fmt="none", ecolor=color, elinewidth=0.8, capsize=1.8, alpha=0.75)
     return line
 
 

@@ -8,13 +8,11 @@ from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, family_name
 from toolkit.experiments.report.compare.statistics import estimate
 from toolkit.experiments.report.compare.tables import slug
-from toolkit.experiments.report.figures.lines import OTHERS, Axis, axes_of, lines_of
+from toolkit.experiments.report.figures.lines import OTHERS, Axis, axes_of, lines_of, rows_on
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
-from toolkit.experiments.report.read.labels import MASK_RATIO, RUN, SEED, TOTALS, distinguishing, names_after, title_of
+from toolkit.experiments.report.read.labels import MASK_RATIO, title_of
 from toolkit.experiments.report.read.tasks import TaskInfo
 
-# Between points of one category that belong to different lines.
-_STEP_ASIDE = 0.12
 _VARIED = (MASK_RATIO,)
 """Labels of which a figure shows the differences from each line's mean too."""
 
@@ -25,12 +23,15 @@ def label_pictures(level: Level) -> list[Picture]:
 
 
 def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
-    lines, file = _told_apart(lines_of(level, axis.name), axis.name), slug(axis.name).replace("_", "-")
-    without = [row.name for row in level.rows if axis.name not in row.labels]
-    title = title_of(axis.name)
+    lines, file = lines_of(level, axis.name), slug(axis.name).replace("_", "-")
+    title, drawn = title_of(axis.name), rows_on(level, axis.name)
     caption = f"bars: 95 % t intervals over {level.seeds}."
-    if without:
-        caption += f" Not drawn, as they have no {title}: {first_few(without)}."
+    without = {
+        f"no {title}": [row.name for row in level.rows if axis.name not in row.labels],
+        f"{title} 0": [row.name for row in level.rows if axis.name in row.labels and row not in drawn],
+    }
+    for reason, names in without.items():
+        caption += f" Not drawn ({reason}): {first_few(names)}." if names else ""
     if any(row.seeds is Seeds.NONE for members in lines.values() for row in members):
         caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
     panels = tuple(_panels(level, axis, lines, varied=False))
@@ -55,22 +56,6 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
             caption=f"Score minus the mean of its line, seed by seed; {caption}",
             panels=varied,
         )
-
-
-def _told_apart(lines: Mapping[str, Sequence[ScoreRow]], axis: str) -> dict[str, Sequence[ScoreRow]]:
-    """Lines without rows that share a place: such a line becomes several, named after the labels that differ."""
-    found = dict[str, Sequence[ScoreRow]]()
-    for line, rows in lines.items():
-        if line == OTHERS or len({row.labels[axis] for row in rows}) == len(rows):
-            found[line] = rows
-            continue
-        labels = [{key: row.labels[key] for key in row.labels.keys() - {axis, SEED, RUN, *TOTALS}} for row in rows]
-        groups = [group for index, group in enumerate(labels) if group not in labels[:index]]
-        titles = names_after(groups, distinguishing(groups))
-        for row, own in zip(rows, labels, strict=True):
-            title = ", ".join(filter(None, (line, titles[groups.index(own)]))) or row.name
-            found[title] = [*found.get(title, ()), row]
-    return found
 
 
 def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[ScoreRow]], *, varied: bool) -> Iterator[Panel]:
@@ -104,13 +89,11 @@ def _variation_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis:
 
 
 def _series(points: Mapping[str, Sequence[Point]], axis: Axis) -> tuple[Series, ...]:
-    """A series for each line that has points; side by side where they share the places of categories."""
+    """A series for each line that has points."""
     found = []
-    middle = (len(points) - 1) / 2
     for color, (name, given) in enumerate(points.items()):
-        aside = _STEP_ASIDE * (color - middle) if axis.is_category else 0.0
-        placed = tuple(replace(point, x=point.x + aside) for point in sorted(given, key=lambda point: point.x))
-        # Rows that other labels tell apart share a place on the axis: a line through them would say nothing.
+        placed = tuple(sorted(given, key=lambda point: point.x))
+        # Rows that no label tells apart share a place on the axis: a line through them would say nothing.
         is_line = name != OTHERS and not axis.is_category and len({point.x for point in placed}) == len(placed)
         if placed:
             found.append(Series(name, placed, color, is_line))

@@ -1,17 +1,20 @@
 """Axes and lines of a figure, as `[report]` of a grid file names them: places of values, and rows of a line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.experiments.grid.declaration import Label
 from toolkit.experiments.report.compare.levels import Level, ScoreRow, varying_labels
 from toolkit.experiments.report.figures.pictures import Ticks
 from toolkit.experiments.report.read.labels import (
+    CLM_SHARE,
     FLOPS,
+    OBJECTIVE,
     RUN,
     SEED,
     STEP,
     TOKENS,
+    TOTALS,
     distinguishing,
     names_after,
     order_of,
@@ -20,6 +23,7 @@ from toolkit.experiments.report.read.labels import (
 )
 
 _LOG_FROM = 30.0
+_TRAINING = (STEP, TOKENS, FLOPS)
 OTHERS = "others"
 """Name of rows that have no line to be on."""
 
@@ -54,28 +58,68 @@ def axes_of(level: Level) -> list[Axis]:
 
 
 def _axis(level: Level, name: str) -> Axis | None:
-    places = places_of((row.labels[name] for row in level.rows if name in row.labels), level.shown.order)
+    places = places_of((row.labels[name] for row in rows_on(level, name)), level.shown.order)
     is_category = any(quantity(value) is None for value in places)
     if len(set(places.values())) < 2 or (is_category and not all(isinstance(value, str | bool) for value in places)):
         return None
     return Axis(name, places, is_category)
 
 
+def rows_on(level: Level, axis: str) -> list[ScoreRow]:
+    """The rows that have a label; those of step 0 are not on an axis of training, whose scale may be logarithmic."""
+    rows = (row for row in level.rows if axis in row.labels)
+    return [row for row in rows if axis not in _TRAINING or quantity(row.labels[axis]) != 0]
+
+
 def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
-    """The rows that have a label, by the name of their line along it: those that agree in the labels of lines.
+    """The rows on an axis, by the name of their line along it: those that agree in the labels of lines.
 
     Checkpoints of runs, drawn along their training, have a line for each run, its end included. A row without a label
     that others have (a pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are
-    together, as `OTHERS`, and so are models beside runs.
+    together, as `OTHERS`, and so are models beside runs. A line with two rows at one place becomes several, named after
+    the labels that differ, and so does one of CLM shares with phases and mixtures: pure MLM and pure CLM, whose
+    objectives differ from all in between, end each of these that has several shares.
     """
-    rows, beside = [row for row in level.rows if axis in row.labels], list[ScoreRow]()
-    along_runs = axis in (STEP, TOKENS, FLOPS) and any(RUN in row.labels for row in rows)
+    found = dict[str, list[ScoreRow]]()
+    for line, rows in comparable_on(level, axis).items():
+        places = [row.labels[axis] for row in rows]
+        pure = [share for share in (0, 1) if axis == CLM_SHARE and places.count(share) == 1]
+        ends = [row for row in rows if row.labels[axis] in pure]
+        between = [row for row in rows if row not in ends]
+        recipes = {row.labels.get(OBJECTIVE) for row in between if axis == CLM_SHARE}
+        if line == OTHERS or (len({*places}) == len(rows) and len(recipes) < 2):
+            found[line] = rows
+            continue
+        apart = _by_labels(line, between, axis)
+        whole = {title: [*members, *ends] for title, members in apart.items() if len(members) > 1}
+        found |= apart | whole if whole else _by_labels(line, rows, axis)
+    return found
+
+
+def _by_labels(line: str, rows: Sequence[ScoreRow], axis: str) -> dict[str, list[ScoreRow]]:
+    """Rows of a line that agree in all labels but the axis, by the labels that differ, or else by their own names."""
+    labels = [{key: row.labels[key] for key in row.labels.keys() - {axis, SEED, RUN, *TOTALS}} for row in rows]
+    groups = [group for index, group in enumerate(labels) if group not in labels[:index]]
+    titles = names_after(groups, distinguishing(groups))
+    found = dict[str, list[ScoreRow]]()
+    for row, own in zip(rows, labels, strict=True):
+        title = ", ".join(filter(None, (line, titles[groups.index(own)]))) or row.name
+        found.setdefault(title, []).append(row)
+    return found
+
+
+def comparable_on(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
+    """Rows on an axis that agree in the labels of lines, by the name of the line, and `OTHERS`."""
+    rows, beside = rows_on(level, axis), list[ScoreRow]()
+    along_runs = axis in _TRAINING and any(RUN in row.labels for row in rows)
     if along_runs:
         runs = {row.labels.get(RUN) for row in rows}
         beside = [row for row in rows if row.labels.get(RUN, row.name) not in runs]
         rows = [row for row in rows if row.labels.get(RUN, row.name) in runs]
     chosen = {RUN} if along_runs else set(level.shown.lines) - {RUN}
-    names = [name for name in varying_labels(rows) if name in chosen - {axis, SEED}]
+    # The objective follows from the share.
+    hidden = {axis, SEED, OBJECTIVE if axis == CLM_SHARE else axis}
+    names = [name for name in varying_labels(rows) if name in chosen - hidden]
     keys = {id(row): tuple(row.labels.get(name, row.name if name == RUN else None) for name in names) for row in rows}
     lines = [
         key
@@ -91,8 +135,8 @@ def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
     if 1 < len(alone) < len(lines):
         lines = [key for key in lines if key not in alone]
     groups = [dict(zip(names, key, strict=True)) for key in lines]
-    titles = names_after(groups, distinguishing(groups))
     others = [row for key in alone if key not in lines for row in members[key]] + beside
+    titles = names_after(groups, distinguishing(groups) or (names if others else []))
     return {title: members[key] for title, key in zip(titles, lines, strict=True)} | (
         {OTHERS: others} if others else {}
     )

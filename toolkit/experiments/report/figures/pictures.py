@@ -10,7 +10,7 @@ from toolkit.experiments.report.read.runs import Curve, RunCurves, repeats
 from toolkit.experiments.report.read.study import StudyModel
 from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
 
-_NATS = "loss (nats per token)"
+_NATS = "loss (nats/token)"
 # Of a study's picture: widths of lines, and the colour of what belongs to no objective.
 _STABLE, _DECAY, _FORK = 4.0, 1.6, 0.8
 _GREY = 5

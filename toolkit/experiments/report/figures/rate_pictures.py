@@ -53,14 +53,14 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
             nums_shared |= {len(scores) for _, _, found in balanced for by_rate in found for scores in by_rate.values()}
     if curves:
         is_pooled = any(len(models) > 1 for models in lines.values())
-        several = " Of several models on a line: the mean, and the pooled deviation." if is_pooled else ""
+        several = " Of several models on a line: the mean, and the pooled standard deviation." if is_pooled else ""
         several += floor_sentence(curves)
         yield Picture(
             name="learning-rates",
             title="Sensitivity to the learning rate",
             caption=(
-                "Mean test score at each learning rate of fine-tuning; bars: one standard deviation over "
-                f"{_seeds_text(nums)}.{several}"
+                f"Mean test score at each learning rate of fine-tuning, of {_seeds_text(nums)}"
+                f"{'; bars: one standard deviation' if max(nums) > 1 else ''}.{several}"
             ),
             x_label="learning rate",
             panels=tuple(curves),

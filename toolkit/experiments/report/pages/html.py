@@ -1,4 +1,4 @@
-"""HTML pages that load nothing: the frame, style sheet and figures that all reports share."""
+"""HTML pages that load nothing: the frame, style sheet and figures of all reports."""
 
 import base64
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from toolkit.experiments.report.figures.drawing import Shape, draw
+from toolkit.experiments.report.figures.drawing import draw
 from toolkit.experiments.report.figures.pictures import Picture
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
     """A whole page, readable on a phone and on paper.
 
-    `style`: of this page, behind the shared style sheet; `script`: JavaScript that runs when the page is there.
+    `style`: CSS of this page, after the shared style sheet; `script`: JavaScript that runs once the page is loaded.
     """
     shared = files("toolkit.experiments.report.pages").joinpath("page.css").read_text(encoding="utf-8")
     end = f"<script>\n{script}</script>\n" if script else ""
@@ -33,23 +33,19 @@ def pairs_table(pairs: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its SVG files for a wide and for a narrow window."""
+    """A picture and its SVG file."""
 
     picture: Picture
-    wide: bytes
-    narrow: bytes
+    svg: bytes
 
     @classmethod
     def of(cls, picture: Picture) -> "Figure":
-        """Draw both."""
-        return cls(picture, draw(picture, "svg"), draw(picture, "svg", Shape.NARROW))
+        """Draw it."""
+        return cls(picture, draw(picture, "svg"))
 
     def html(self) -> str:
-        """A `<figure>` that loads nothing; the style sheet shows one of the two files."""
-        # As images, since the ids in two files would collide within one page.
-        images = "".join(
-            f'<div class="{css}"><img alt="{escape(self.picture.title)}" src="data:image/svg+xml;base64,'
-            f'{base64.b64encode(svg).decode()}"></div>'
-            for css, svg in (("wide", self.wide), ("narrow", self.narrow))
-        )
-        return f"<figure>{images}<figcaption>{escape(self.picture.caption)}</figcaption></figure>"
+        """A `<figure>` that loads nothing."""
+        # An image, since the ids in several SVG files would collide within one page.
+        title, source = escape(self.picture.title), f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
+        caption = escape(self.picture.caption)
+        return f'<figure><img alt="{title}" src="{source}"><figcaption>{caption}</figcaption></figure>'

@@ -208,7 +208,8 @@ def _intervals(score: MeanScore, table: Table) -> str:
 
 
 def _figures(contents: Contents) -> str:
-    parts = [f"<h3>{escape(figure.picture.title)}</h3>{figure.html()}" for figure in contents.figures]
+    parts = [f"<div><h3>{escape(figure.picture.title)}</h3>{figure.html()}</div>" for figure in contents.figures]
+    parts = [f'<div class="figures">{"".join(parts)}</div>'] * bool(parts)
     if contents.switches:
         lines = "".join(f"<li>{escape(line)}</li>" for line in contents.switches)
         parts.append(f"<h3>Switches of objective</h3><ul>{lines}</ul>")
