@@ -52,5 +52,5 @@ def test_one_name_for_other_test_data_is_refused(tmp_path: Path) -> None:
 def test_other_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_report([_grid(tmp_path / "one", "sst2"), _other_model(tmp_path / "two", "sst2", weights="v", steps=2)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "the task 'sst2' was trained otherwise in" in said
+    assert "the task 'sst2' was trained with other settings in" in said
     assert "steps was 6 and is 2" in said

@@ -235,7 +235,7 @@ def test_latex_escapes_names_and_has_rules(tmp_path: Path) -> None:
     assert r"50\%\_clm \& \$x\textasciicircum{}2\$ & 81.00 ± 12.71 \\" in text
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
     assert r"\begin{tabular}{lr}" in text
-    document = latex_document({"models-sc": text})
+    document = latex_document(["models-sc"])
     assert r"\usepackage{booktabs,longtable}" in document
     assert r"\input{models-sc.tex}" in document
 
@@ -245,16 +245,9 @@ def test_latex_escapes_names_and_has_rules(tmp_path: Path) -> None:
     [("[10pt] a", r"{}[10pt] a & "), ("*", r"{}* & ")],
 )
 def test_latex_takes_a_name_for_nothing_else(tmp_path: Path, name: str, first_cell: str) -> None:
-    """A bracket behind the end of a row would be a distance, a star would be lost."""
+    """A bracket after the end of a row would be a distance, a star would be lost."""
     text = latex(_table(model_level(_results(tmp_path, row(name, "sst2", 0, 0.8))), "models-sc"))
     assert any(line.startswith(first_cell) for line in text.splitlines())
-
-
-def test_signs_that_pdflatex_does_not_know_do_not_stop_it(tmp_path: Path) -> None:
-    """The document has their code points in their place."""
-    text = latex(_table(model_level(_results(tmp_path, row("\u4e2d", "sst2", 0, 0.8))), "models-sc"))
-    assert "\\declared{\u4e2d}{4E2D}\n" in latex_document({"models-sc": text})
-    assert "DeclareUnicodeCharacter" not in latex_document({"models-sc": "a"})
 
 
 def test_a_long_table_breaks_across_pages(tmp_path: Path) -> None:

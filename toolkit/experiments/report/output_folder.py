@@ -8,14 +8,14 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import check_folder
 
 PAGE = "report.html"
-# What a report may write, in the order in which it takes the place of an earlier one's. The page comes first: by it the
-# folder is known as a report's after a kill.
+# Parts of a report, in the order in which they replace those of an earlier one. The page comes first: it marks the
+# folder as a report's, even after a kill.
 _PARTS = (PAGE, "tables", "figures")
 _UNFINISHED = ".report.partial"
 
 
 def check_output_folder(folder: Path) -> None:
-    """Refuse a file, and a folder with anything in it but a report; the folder need not exist."""
+    """Raise an error for a file, and for a folder that holds anything but a report; the folder need not exist."""
     check_folder(folder, "--output")
     found = {path.name for path in folder.iterdir()} - {_UNFINISHED} if folder.exists() else set()
     if found and PAGE not in found:
@@ -28,11 +28,11 @@ def check_output_folder(folder: Path) -> None:
 def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write the files of a report, and then remove those of an earlier one.
 
-    What else is beside the page and the folders of a report stays.
+    Other files in the folder stay.
     """
     unfinished = folder / _UNFINISHED
     try:
-        # Of a report that was killed. Inside the folder, which may be a file system of its own.
+        # Left by a report that was killed. Inside the folder, which may be a separate file system.
         shutil.rmtree(unfinished, ignore_errors=True)
         for path, content in files.items():
             target = unfinished / path

@@ -43,7 +43,7 @@ from toolkit.run.switches import switches_of_runs
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
 _DEFAULT_OUTPUT = "report"
 Members = Mapping[str, Mapping[str, Sequence[str]]]
-"""Of each level, names of the models of each row."""
+"""By level and row, names of the row's models."""
 
 
 def write_report(
@@ -63,11 +63,11 @@ def write_report(
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
         baseline: name of a model, or of a configuration, to compare all others with.
         scores: folder of scores that MTEB or EuroEval made of models of the grids, or of the runs.
-        introduction: of a job that writes its report into its own folder, among other files.
+        introduction: text of a job that writes its report into its own folder, beside other files.
 
     Raises:
-        UserError: a folder is neither, a file is missing or damaged, there is no such baseline, or the output folder
-            cannot be written.
+        UserError: a folder is none of these, a file is missing or damaged, there is no such baseline, or the output
+            folder cannot be written.
     """
     studies = [folder for folder in folders if is_study(folder)]
     grids, run_folders = _sorted_folders([part for folder in folders for part in _parts(folder)])
@@ -102,7 +102,7 @@ def write_report(
 
 
 def _curves(folders: Sequence[Path], *, are_all: bool) -> tuple[tuple[RunCurves, ...], str]:
-    """Curves of runs, and words on those that have none; `are_all`: there is nothing to report but these."""
+    """Curves of runs, and a sentence on those that have none; `are_all`: the report has nothing else."""
     runs = tuple(read_runs(folders))
     left_out = [RunFolder(folder) for folder in folders if folder not in {run.folder for run in runs}]
     if not left_out:
@@ -230,7 +230,7 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
         texts[f"tables/{table.name}.md"] = markdown(table)
         texts[f"tables/{table.name}.tex"] = latex(table)
         texts[f"tables/{table.name}.csv"] = comma_separated(table)
-    texts["tables/tables.tex"] = latex_document({table.name: texts[f"tables/{table.name}.tex"] for table in tables})
+    texts["tables/tables.tex"] = latex_document(table.name for table in tables)
     return texts
 
 

@@ -1,7 +1,7 @@
 """Pairs of rows that are compared, and the tables of their differences.
 
 Rows are compared that are on one line of a figure, at different values of its axis, and all with a baseline. Each such
-family of pairs is a question of its own, so that Holm's correction is over its pairs alone.
+family of pairs is a separate question, so that Holm's correction is over its pairs alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from toolkit.experiments.report.read.tasks import TaskInfo
 
 _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference", "low", "high", "p", "p (Holm)")
 _DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
-# With a blank, as hardly a label has.
+# With blanks, which labels rarely have.
 _BASELINE = "against the baseline"
 Pairs = Mapping[str, Sequence[tuple[ScoreRow, ScoreRow]]]
 """Rows to compare, by the label in which they differ."""
@@ -49,7 +49,7 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
         "differences equal."
     )
     if any(row.seeds is Seeds.NONE for row in level.rows):
-        note += " A model without a pretraining seed is compared as it is: its score is taken for exact."
+        note += " A model without a pretraining seed is compared as it is: its score is treated as exact."
     return Table(f"{level.name}-tests", "Paired tests", note, _HEAD, rows, num_names=5, decimals=_DECIMALS)
 
 

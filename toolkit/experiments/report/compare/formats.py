@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell
 
@@ -13,16 +13,11 @@ _TEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 )
-_PDFLATEX = r"""\ifdefined\DeclareUnicodeCharacter
-\usepackage[T1]{fontenc}
-\IfFileExists{lmodern.sty}{\usepackage{lmodern}}{}
-\newcommand{\declared}[2]{\ifcsname u8:\detokenize{#1}\endcsname\else\DeclareUnicodeCharacter{#2}{[U+#2]}\fi}
-"""
 _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", ord("<"): "&lt;"}
 
 
 def number_text(value: TableCell, decimals: int | None = None) -> str:
-    """A plain cell as text; `decimals` are for floats. p-values that would round to 0 are told as below the last."""
+    """A plain cell as text; `decimals` are for floats. p-values that would round to 0 are `< 0.0001`."""
     if value is None:
         return DASH
     if not isinstance(value, float):
@@ -76,24 +71,15 @@ def latex(table: Table) -> str:
     return f"{text}{_tex(_notes(table))}\n" if is_long else text
 
 
-def latex_document(tables: Mapping[str, str]) -> str:
-    r"""A document that shows tables, LaTeX by name, which lie beside it.
-
-    Signs that pdfLaTeX does not know would stop it; there they become their code points.
-    """
-    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in tables)
-    signs = "".join(f"\\declared{{{sign}}}{{{ord(sign):04X}}}\n" for sign in _foreign_signs("".join(tables.values())))
-    declared = f"{_PDFLATEX}{signs}\\fi\n" if signs else ""
+def latex_document(names: Iterable[str]) -> str:
+    r"""A document that shows the tables of these names, which are beside it."""
+    inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
     return (
-        "% Shows all tables; to use one in a paper, \\usepackage{booktabs,longtable} and \\input it.\n"
-        "\\documentclass{article}\n\\usepackage[utf8]{inputenc}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
-        f"\\usepackage{{booktabs,longtable}}\n\\extrafloats{{200}}\n{declared}"
+        "% Shows all tables, by XeLaTeX or LuaLaTeX; to use one, \\usepackage{booktabs,longtable} and \\input it.\n"
+        "\\documentclass{article}\n\\usepackage[landscape,margin=1.5cm]{geometry}\n"
+        "\\usepackage{booktabs,longtable}\n\\extrafloats{200}\n"
         f"\\begin{{document}}\\footnotesize\n{inputs}\n\\end{{document}}\n"
     )
-
-
-def _foreign_signs(text: str) -> list[str]:
-    return sorted({sign for sign in text if not sign.isascii()})
 
 
 def comma_separated(table: Table) -> str:

@@ -1,7 +1,7 @@
 """Rows that a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
 
 Models whose labels differ in the seed alone are one configuration, pretrained several times. Its scores are those
-models' means, so that its intervals tell how far pretraining moves a score. A model without a pretraining seed, such as
+models' means, so that its intervals show how far pretraining moves a score. A model without a pretraining seed, such as
 a published baseline, is a configuration of one observation.
 """
 
@@ -126,7 +126,7 @@ def varying_labels(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
 
 
 def family_name(kind: str) -> str:
-    """A family's name in full; a kind of somebody else's is its own name."""
+    """A family's name in full; an unknown kind is its own name."""
     return FAMILY_NAMES.get(kind, kind)
 
 

@@ -138,8 +138,8 @@ def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str,
     return Table(
         name,
         title,
-        f"{own:,} steps are trained in place of {total:,}. Tokens are those of all steps, padding included; "
-        "hours those of the own steps.",
+        f"{own:,} steps are trained instead of {total:,}. Tokens are those of all steps, padding included; "
+        "hours those of a model's own steps.",
         ("model", "forked from", "total steps", "own steps", "tokens (billions)", "hours", *map(family_name, families)),
         tuple(cells),
         num_names=2,

@@ -2,8 +2,8 @@
 
 The mean of a family is the unweighted mean of its data sets. Its t interval takes the seeds of its samples, each of a
 data set or of several that share a model, as independent: variances of the means add up, with the degrees of freedom of
-Welch and Satterthwaite. It tells how far fine-tuning alone moves a score: where each model was pretrained once, it does
-not know how far another pretraining seed would.
+Welch and Satterthwaite. It shows how far fine-tuning alone moves a score: where each model was pretrained once, it
+says nothing about other pretraining seeds.
 """
 
 import math
@@ -83,7 +83,7 @@ def paired_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> Pa
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted by Holm's step-down method; those that are None are no tests and do not count.
+    """p-values adjusted by Holm's step-down method; None is not a test and does not count.
 
     Sture Holm, A simple sequentially rejective multiple test procedure, 1979.
     """

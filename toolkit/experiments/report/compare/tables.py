@@ -28,7 +28,7 @@ class MeanScore:
     row: str
     task: str | None = None
     marks: str = ""
-    """Signs behind it that the table's remarks explain."""
+    """Signs after it that the table's remarks explain."""
 
     @property
     def is_reference(self) -> bool:
@@ -37,7 +37,7 @@ class MeanScore:
 
 
 TableCell = str | float | int | bool | MeanScore | None
-"""None is shown as a dash: there is nothing to tell."""
+"""None is shown as a dash."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def rates_table(results: Results, models: Level) -> Table | None:
     rows = tuple((row.name, *(_rate(results, row.name, task.name) for task in tasks)) for row in models.rows)
     note = "The rate with the best mean validation score over seeds; of equal ones the smallest."
     if any(isinstance(cell, str) for row in rows for cell in row[1:]):
-        note += " A rate is unfinished where a run has failed or not run: it cannot be chosen, and might have been."
+        note += " A rate is unfinished where a run has failed or has not run: it cannot be chosen yet."
     return Table("learning-rates", "Chosen learning rates", note, head, rows)
 
 
@@ -156,7 +156,7 @@ def missing_table(results: Results) -> Table | None:
 
 
 def distinct_names(names: Iterable[str]) -> list[str]:
-    """Names of files, each its own: parts that others chose may make them alike."""
+    """Distinct file names: parts that users chose may make them alike."""
     found: dict[str, str] = {}
     for given in names:
         free = (given, *(f"{given}-{number}" for number in range(2, len(found) + 2)))
@@ -166,5 +166,5 @@ def distinct_names(names: Iterable[str]) -> list[str]:
 
 
 def slug(text: str) -> str:
-    """A name that others chose, as part of a file's name."""
+    """A name that a user chose, as part of a file name."""
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in text).strip(".-") or "unnamed"

@@ -25,7 +25,7 @@ from toolkit.experiments.report.read.labels import (
 _LOG_FROM = 30.0
 _TRAINING = (STEP, TOKENS, FLOPS)
 OTHERS = "others"
-"""Name of rows that have no line to be on."""
+"""Name of the rows that are on no line."""
 
 
 @dataclass(frozen=True)

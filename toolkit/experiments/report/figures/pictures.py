@@ -20,7 +20,7 @@ Ticks = tuple[tuple[float, str], ...]
 
 @dataclass(frozen=True)
 class Point:
-    """A value and how far its error bar reaches, which may be nowhere."""
+    """A value, with the ends of its error bar if it has one."""
 
     x: float
     y: float

@@ -30,12 +30,12 @@ class StudySection:
 
 @dataclass(frozen=True)
 class Introduction:
-    """A page that tells of one job: what it says above its sections, and before what they show. All of it is HTML."""
+    """Text of a page about one job, as HTML: its head, and what precedes the contents of sections."""
 
     title: str
     head: str
     before: Mapping[str, tuple[str, str]]
-    """By the anchor of a section: its title, and what it begins with."""
+    """By the anchor of a section: its title, and its first paragraphs."""
     sections: tuple[tuple[str, str, str], ...]
     """Further ones: anchor, title, body."""
     order: tuple[str, ...]
@@ -43,7 +43,7 @@ class Introduction:
     unigram: Mapping[str, float]
     """Cross-entropy of a unigram model on the held-out targets of the runs, by objective."""
     command: str
-    """It writes the page."""
+    """The command that writes the page."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Contents:
     switches: tuple[str, ...] = ()
     """Lines on the runs' switches of objective."""
     remarks: tuple[str, ...] = ()
-    """Words on runs without a curve, and on corpora that differ."""
+    """Sentences on runs without a curve, and on corpora that differ."""
     introduction: Introduction | None = None
 
 
@@ -78,7 +78,7 @@ def render(contents: Contents, *, output: Path) -> str:
     """The page; `output` is its folder, to which links to the cells' files are relative."""
     package, results = files("toolkit.experiments.report.pages"), contents.results
     anchors = {} if results is None else row_anchors(results, contents.members)
-    # Of these, the page has the ones with something in them.
+    # Empty ones are left out.
     sections = [
         ("study", "Study", _studies(contents, anchors)),
         ("tables", "Scores", _tables(contents, anchors)),
@@ -86,7 +86,7 @@ def render(contents: Contents, *, output: Path) -> str:
         ("tests", "Paired tests", _tests(contents)),
         ("rates", "Chosen learning rates", _with_note(contents.rates)),
         ("missing", "Runs without a result", _with_note(contents.missing)),
-        ("runs", "Runs behind the scores", results and runs_section(results, contents.members, output=output)),
+        ("runs", "Runs of each score", results and runs_section(results, contents.members, output=output)),
         ("settings", "Settings and machine", _settings(contents)),
         ("files", "Files", _files(contents)),
     ]
@@ -104,7 +104,7 @@ def render(contents: Contents, *, output: Path) -> str:
     return html_page(
         title,
         "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies]),
-        # A page that is read from above has lines of a width that is easy to read.
+        # A page with an introduction is read as text, in shorter lines.
         style=package.joinpath("report.css").read_text(encoding="utf-8")
         + ("" if introduction is None else "main { max-width: 900px; }\n"),
         script=package.joinpath("report.js").read_text(encoding="utf-8"),
@@ -153,9 +153,9 @@ def _tables(contents: Contents, anchors: Anchors) -> str:
         tables = [table for table in contents.tables if table.name.startswith(f"{level.name}-")]
         if not tables:
             continue
-        shown = [f"<p>{escape(tables[0].note)} A number leads to its runs.</p>"]
+        shown = [f"<p>{escape(tables[0].note)} Each score links to its runs.</p>"]
         for table in tables:
-            # What is below the first heading holds for all tables of scores.
+            # The note below the first heading holds for all tables of scores.
             own = table.remarks if table.note == tables[0].note else f"{table.note} {table.remarks}"
             title = f"{table.title}, by {'model' if level.name == 'models' else 'configuration'}"
             fine = f'<p class="fine">{escape(own)}</p>' if own else ""
@@ -246,15 +246,15 @@ def _settings(contents: Contents) -> str:
     made_by = pairs_table({maker: counted(number, "run") for maker, number in makers.items()})
     return f"""
 {details}
-{f"<p>What made the runs:</p>{made_by}" if makers else ""}
-<p>Written {escape(contents.date)} by <code>{escape(contents.command)}</code>, on this machine, which
-need not be the one that trained:</p>
+{f"<p>Versions and devices of the runs:</p>{made_by}" if makers else ""}
+<p>Written {escape(contents.date)} by <code>{escape(contents.command)}</code>, on this machine
+(training may have run elsewhere):</p>
 {pairs_table(contents.machine)}"""
 
 
 def _files(contents: Contents) -> str:
     items = "".join(f'<li><a href="{escape(name)}">{escape(name)}</a></li>' for name in contents.written)
     return f"""
-<p><code>tables/scores.csv</code> has every score with its interval; <code>tables/tables.tex</code> is a document that
-shows all tables, whose own files are for <code>\\input</code>.</p>
+<p><code>tables/scores.csv</code> has every score with its interval, <code>tables/long.csv</code> every score
+of every run; <code>tables/tables.tex</code> is a document of all tables, each a file for <code>\\input</code>.</p>
 <details><summary>{counted(len(contents.written), "file")}</summary><ul>{items}</ul></details>"""

@@ -1,4 +1,4 @@
-"""The fine-tuning runs behind a report's scores, as HTML: a folded table for each model and task."""
+"""The fine-tuning runs of a report's scores, as HTML: a folded table for each model and task."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def pair_key(model: str, task: str) -> str:
 def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
     """All runs by model and task, folded; `members` are models by configuration, and links are relative to `output`."""
     anchors = row_anchors(results, members)
-    parts = ['<div class="runs"><p>The runs at the chosen learning rate, in bold, make up the test score.</p>']
+    parts = ['<div class="runs"><p>Test scores are means of the runs at the chosen learning rate, in bold.</p>']
     for name, models in members.items():
         links = ", ".join(f'<a href="#{anchors[model]}">{escape(model)}</a>' for model in models)
         parts.append(f'<h3 id="{anchors[name]}">{escape(name)}</h3><p>Models: {links}</p>')

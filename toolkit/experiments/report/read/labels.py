@@ -20,7 +20,7 @@ RUN = "run"
 TOTALS = (TOKENS, FLOPS)
 """Of a training run; they differ from seed to seed by a few tokens."""
 DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
-"""What follows from other labels as a rule; least telling first."""
+"""Labels that usually follow from others; the least informative first."""
 
 _TITLES = {CLM_SHARE: "CLM share", SIZE: "model size", FLOPS: "training FLOPs", SEED: "pretraining seed"}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kmb])", re.IGNORECASE)

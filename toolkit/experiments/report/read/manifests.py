@@ -1,8 +1,8 @@
 """Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
 
-A manifest tells of its own run, and of those that it goes on from. Where the first of them began with other weights,
-`start` names them, all counts are those since then, and there is no `clm_share`: what trained the weights before is in
-another manifest, if in any.
+A manifest covers its own run and the runs that it continues. Where the first of these started from other weights,
+`start` names them, all counts are those since then, and there is no `clm_share`: how the weights were trained before
+is in another manifest, if in any.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,12 @@ from toolkit.run.step_plan import schedule_of
 
 
 def with_manifest_labels(results: Results) -> Results:
-    """The results with what manifests tell of the models; a grid file's own labels win."""
+    """The results with the labels of the models' manifests; those of a grid file win."""
     return replace(results, models=tuple(_labelled(model) for model in results.models))
 
 
 def other_corpora(results: Results) -> str:
-    """Words on models that were trained on other corpora than the rest, by the hashes of these; empty without any."""
+    """A sentence on models that were trained on different corpora, with their hashes; empty if there are none."""
     trained = dict[frozenset[str], list[str]]()
     for model in results.models:
         manifest, _ = _manifest_of(model) or (None, None)
@@ -80,7 +80,7 @@ def _manifest_of(model: ModelInfo) -> tuple[CheckpointManifest, RunFolder] | Non
 
 
 def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str, Label]:
-    """Labels of a checkpoint; those that its settings, or the metrics in its run's folder, do not tell are left out."""
+    """Labels of a checkpoint; those that its settings and its run's metrics lack are left out."""
     labels: dict[str, Label] = {}
     settings = manifest.settings
     # An imported model that was not trained here would look like an untrained one.
@@ -153,7 +153,7 @@ def _mask_ratio(saved: object) -> Label | None:
 
 
 def flops_up_to(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
-    """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or do not tell.
+    """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or lack the rates.
 
     The rates of a line are means since the line before, so their quotient times the tokens in between is exact.
     """

@@ -21,7 +21,7 @@ from toolkit.experiments.report.read.completeness import MissingCell, MissingRea
 from toolkit.experiments.report.read.labels import FLOPS, RUN, STEP, TOKENS, Shown
 from toolkit.experiments.report.read.tasks import ELSEWHERE, TaskInfo, tasks_with_cells
 
-# What makes cells of one table differ.
+# Settings in which cells of one table differ.
 _OF_A_CELL = ("learning_rate", "seed", "threads")
 
 
@@ -78,7 +78,7 @@ class Results:
 
     @property
     def makers(self) -> dict[str, int]:
-        """Numbers of runs by the versions, device and dtype that made them; empty where no run tells."""
+        """Numbers of runs by the versions, device and dtype that made them; empty if unknown."""
         found = Counter(map(_maker, self.cells))
         return {} if found.keys() == {"unknown"} else dict(found)
 
@@ -197,8 +197,8 @@ def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> Mod
 def _check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
     """Compare what cells of different grids were declared to be, as far as their folders are there.
 
-    Other weights of a model, or other test data of a task, are an error; other settings of a task are told, since a
-    table says nothing of them.
+    Other weights of a model, or other test data of a task, are an error; other settings of a task are reported, since
+    tables do not show them.
     """
     models: dict[str, dict[Path, Record]] = {}
     tasks: dict[str, dict[Path, Record]] = {}
@@ -215,7 +215,7 @@ def _check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
     for name, grids in tasks.items():
         tests = {grid: sorted(map(str, _of(_of(record, "data"), "test").values())) for grid, record in grids.items()}
         _check_equal(f"the task {name!r} has other test data", tests)
-        _tell_settings(name, {grid: _of(record, "settings") for grid, record in grids.items()})
+        _report_settings(name, {grid: _of(record, "settings") for grid, record in grids.items()})
 
 
 def _of(record: Record, key: str) -> Mapping[str, Any]:
@@ -233,11 +233,13 @@ def _check_equal(what: str, by_grid: Mapping[Path, object]) -> None:
             )
 
 
-def _tell_settings(task: str, by_grid: Mapping[Path, Mapping[str, Any]]) -> None:
+def _report_settings(task: str, by_grid: Mapping[Path, Mapping[str, Any]]) -> None:
     (first, was), *others = [
         (grid, {key: value for key, value in settings.items() if key not in _OF_A_CELL})
         for grid, settings in by_grid.items()
     ]
     for grid, now in others:
         if found := record_differences(was, now):
-            console().print(f"the task {task!r} was trained otherwise in {grid} than in {first}: {'; '.join(found)}")
+            console().print(
+                f"the task {task!r} was trained with other settings in {grid} than in {first}: {'; '.join(found)}"
+            )

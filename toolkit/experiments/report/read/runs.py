@@ -34,11 +34,11 @@ class RunCurves:
     settings: str | None
     """run.toml."""
     start: str | None = None
-    """What it began with if not with random weights: another run's checkpoint, or a model."""
+    """The checkpoint or model that it started from; None for random weights."""
 
     @property
     def title(self) -> str:
-        """The name, and what it began with."""
+        """The name, and what the run started from."""
         return self.name if self.start is None else f"{self.name}, from {self.start}"
 
 
@@ -54,7 +54,7 @@ def repeats(runs: Sequence[RunCurves]) -> list[tuple[str, list[RunCurves]]]:
 
 
 def _without_seed(run: RunCurves) -> str:
-    """Settings of all that repeat a run with another seed: these have a folder, and a run to fork from, each."""
+    """Settings that repeats of a run share: all but the seed, the folder and the run to fork from."""
     settings = {} if run.settings is None else tomllib.loads(run.settings)
     if "seed" not in settings.get("run", {}):
         return run.name

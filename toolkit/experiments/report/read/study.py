@@ -17,7 +17,7 @@ from toolkit.run.metrics import read_lines
 
 @dataclass(frozen=True)
 class StudySegment:
-    """Steps of one objective, at the peak of the learning rate or behind it."""
+    """Steps of one objective, at the peak of the learning rate or after it."""
 
     objective: str
     start: int
@@ -26,7 +26,7 @@ class StudySegment:
 
 
 class StudyModel(BaseModel):
-    """A model, and where it has its first steps from."""
+    """A model, and the checkpoint that it starts from."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,9 +41,9 @@ class StudyModel(BaseModel):
     kept: tuple[int, ...]
     """Steps whose checkpoints stay."""
     hours: float | None = None
-    """Of the own steps that its run has made; None where it does not tell."""
+    """Of its own steps so far; None if unknown."""
     diverged: int | None = None
-    """The step at which it did."""
+    """The step at which it diverged."""
 
     @property
     def shown(self) -> str:
@@ -57,7 +57,7 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> tuple[StudyModel, ...]:
-    """The models of a study, each behind the one that it begins from."""
+    """The models of a study, each after the one that it starts from."""
     study = StudyFolder(folder)
     try:
         given = json.loads(study.summary_file.read_text(encoding="utf-8"))["models"]
@@ -72,7 +72,7 @@ def read_study(folder: Path) -> tuple[StudyModel, ...]:
 
 
 def _found(study: StudyFolder, model: StudyModel) -> dict[str, float | int | None]:
-    """What the model's run tells."""
+    """Hours and divergence, from the model's run."""
     run = RunFolder(study.runs / model.name)
     divergence = read_divergence(run)
     return {"hours": _hours(run, model), "diverged": None if divergence is None else divergence.step}
@@ -83,6 +83,6 @@ def _hours(run: RunFolder, model: StudyModel) -> float | None:
     if len(lines) < 2:
         return None
     taken = sum((line["tokens"] - before["tokens"]) / line["tokens_per_second"] for before, line in pairwise(lines))
-    # Those before its first line took as long as the others.
+    # Steps before its first line are taken to be as fast as the others.
     made = lines[-1]["step"] - lines[0]["step"]
     return float(taken / made * (lines[-1]["step"] - model.fork) / 3600)

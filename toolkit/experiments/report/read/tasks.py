@@ -1,4 +1,4 @@
-"""Data sets of the grids; folders of cells tell the number of test items, and which training data are equal."""
+"""Data sets of the grids; folders of cells have the number of test items and the identity of the training data."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ class TaskInfo:
     kind: str
     metric: str
     majority: float | None = None
-    """Score of the best answer that reads no text; None where there is none, or no cell tells."""
+    """Score of the best answer that reads no text; None if there is none, or it is unknown."""
     num_test: int | None = None
     """Items of the test split; None where no cell's folder is there."""
     training: str | None = None
@@ -29,7 +29,7 @@ class TaskInfo:
 
 
 def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: PlaceOf) -> tuple[TaskInfo, ...]:
-    """Tasks that have cells, which lie where `place` says; declared ones first, in their order."""
+    """Tasks that have cells, in the folders that `place` gives; declared ones first, in their order."""
     found: dict[str, list[Score]] = {}
     for cell in cells:
         found.setdefault(cell.task, []).append(cell)
