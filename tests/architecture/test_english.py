@@ -33,10 +33,6 @@ PHRASES = {
     r"\bprocessor time\b": "CPU time",
     r"programs ran or waited": "load average (15 min)",
     r"\b(useful|much) arithmetic\b": "model FLOPs",
-}
-"""What is looked for (in any case, across line ends and string ends), and what is said instead."""
-
-FOURTH_WAVE = {
     r"\bnobody\b(?! in New Yorkshire)": "no process; no rank; not measured",
     r"\b(whoever|somebody)\b": "the process that; a user",
     r"\b(is|are|was|were|be|been) told\b(?! apart| from)": "is reported",
@@ -50,10 +46,7 @@ FOURTH_WAVE = {
     r"\bwithout a word\b": "silently",
     r"\bcannot be told\b(?! apart| from)": "is unknown",
 }
-"""Likewise, in files that were read for them."""
-
-NOT_READ = ("README.md",)
-"""Files in which the second list is not looked for yet."""
+"""What is looked for (in any case, across line ends and string ends), and what is said instead."""
 
 NAMES = {
     "other_positions": "rope_differences",
@@ -114,10 +107,9 @@ def _prose(path: str, text: str) -> str:
 
 def _phrases(path: str, text: str) -> list[str]:
     prose = _prose(path, text)
-    phrases = PHRASES if path.startswith(NOT_READ) else PHRASES | FOURTH_WAVE
     return [
         f"{path}: ...{prose[max(0, found.start() - 40) : found.end() + 30]}... say: {instead}"
-        for phrase, instead in phrases.items()
+        for phrase, instead in PHRASES.items()
         for found in re.finditer(phrase, prose, re.IGNORECASE)
     ]
 
