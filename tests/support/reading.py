@@ -21,7 +21,7 @@ def zstd(content: bytes) -> bytes:
 
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": partial(gzip.compress, compresslevel=1), ".zst": zstd, ".bz2": bz2.compress, ".xz": lzma.compress,
+    ".gz": partial(gzip.compress, compresslevel=1, mtime=0), ".zst": zstd, ".bz2": bz2.compress, ".xz": lzma.compress,
 }  # fmt: skip
 
 
