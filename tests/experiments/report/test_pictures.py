@@ -3,6 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,39 @@ def test_a_model_without_a_label_is_on_every_line_that_it_fits() -> None:
         "mlm40": {"clm_share": 0.0, "mask_ratio": 0.4},
     }
     assert _lines(labels, "clm_share") == {"mask ratio 0.2": ["clm", "mlm20"], "mask ratio 0.4": ["clm", "mlm40"]}
+
+
+def test_steps_of_runs_that_differ_in_the_seed_end_with_the_end_of_these_runs() -> None:
+    labels: dict[str, dict[str, Any]] = {}
+    for run, seed in product("ab", (0, 1)):
+        name, common = f"{run}-{seed}", {"objective": run, "seed": seed}
+        labels[name] = {**common, "training_step": 4}
+        labels |= {f"{name}@{step}": {**common, "run": name, "training_step": step} for step in (1, 2)}
+    rows = tuple(ScoreRow(name, values, {}) for name, values in labels.items())
+    level = configuration_level(Level("models", Seeds.FINE_TUNING, rows, ()))
+    assert level is not None
+    lines = {
+        name: [row.labels["training_step"] for row in rows] for name, rows in lines_of(level, "training_step").items()
+    }
+    assert lines == {"run objective a": [4, 1, 2], "run objective b": [4, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("values", "is_log", "named"),
+    [
+        ([0.0, 0.25, 0.5, 0.75, 1.0], False, True),
+        ([1.25e12, 3.12e12, 6.25e12, 1.25e13], False, False),
+        ([60.0, 150.0, 300.0, 450.0, 600.0], False, True),
+        ([2e-4, 5e-4, 1e-3, 2e-3, 5e-3], True, True),
+    ],
+)
+def test_values_are_named_where_their_names_have_room(values: list[float], is_log: bool, named: bool) -> None:
+    points = tuple(Point(value, 50.0) for value in values)
+    panel = Panel("panel", (Series("a", points, 0),), "y")
+    shown = {
+        text.strip() for text in ET.fromstring(draw(Picture("p", "t", "c", "x", (panel,), is_log), "svg")).itertext()
+    }
+    assert ({_tick(value) for value in values} <= shown) == named
 
 
 def test_a_grid_file_says_what_figures_show(tmp_path: Path) -> None:

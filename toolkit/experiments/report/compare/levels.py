@@ -7,7 +7,7 @@ a published baseline, is a configuration of one observation.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -150,8 +150,9 @@ def configuration_level(models: Level) -> Level | None:
     repeats = [len({row.labels[SEED] for row in rows}) for rows in groups.values()]
     if max(repeats, default=1) < 2 or repeats != [len(rows) for rows in groups.values()]:
         return None
-    rows = [_configuration(name, members, Seeds.PRETRAINING) for name, members in groups.items()]
-    rows += [_configuration(row.name, [row], Seeds.NONE) for row in _without_seed(models)]
+    runs = _repeated_runs(models)
+    rows = [_configuration(name, members, Seeds.PRETRAINING, runs) for name, members in groups.items()]
+    rows += [_configuration(row.name, [row], Seeds.NONE, runs) for row in _without_seed(models)]
     return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks, models.shown)
 
 
@@ -177,7 +178,14 @@ def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
     return {title or "all models": rows for title, rows in zip(titles, groups.values(), strict=True)}
 
 
-def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds) -> ScoreRow:
+def _repeated_runs(models: Level) -> dict[str, str]:
+    """What repeats of a run with other seeds are called together, by the run's name, where checkpoints are models."""
+    runs = {row.labels[RUN] for row in models.rows if RUN in row.labels}
+    ends = _configurations(replace(models, rows=tuple(row for row in models.rows if row.name in runs)))
+    return {row.name: name for name, rows in ends.items() for row in rows}
+
+
+def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds, runs: Mapping[str, str]) -> ScoreRow:
     first = members[0].labels
     scores: dict[str, dict[Label, float]] = {}
     for row in members:
@@ -185,6 +193,8 @@ def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds) -> Scor
             found = list(row.scores[task].values())
             scores.setdefault(task, {})[row.labels.get(SEED, _NO_SEED)] = math.fsum(found) / len(found)
     labels = {label: value for label, value in first.items() if label != SEED}
+    if (run := runs.get(str(first.get(RUN, members[0].name)))) is not None:
+        labels[RUN] = run
     for label in TOTALS:
         values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:

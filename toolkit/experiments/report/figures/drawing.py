@@ -4,6 +4,8 @@ import io
 import math
 import textwrap
 import warnings
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Series
@@ -133,11 +135,21 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
         axes.set_xticks([place for place, _ in picture.ticks], names, parse_math=False)
         axes.minorticks_off()
         axes.margins(x=0.12)
-    elif picture.has_points and len(values) <= _LONGEST_AXIS_LIST:
-        axes.set_xticks(values, [_tick(value) for value in values])
+    elif picture.has_points and _have_room(values, names := [_tick(value) for value in values], picture.is_log):
+        axes.set_xticks(values, names)
         axes.minorticks_off()
         axes.margins(x=0.08)
     return handles
+
+
+def _have_room(values: Sequence[float], names: Sequence[str], is_log: bool) -> bool:
+    """Each value has its name on the axis: they are few, and neighbours far enough apart for their names."""
+    places = [math.log(value) for value in values] if is_log else values
+    gaps = [after - before for before, after in pairwise(places)]
+    wanted = [(len(before) + len(after)) / 2 + 1 for before, after in pairwise(names)]
+    return len(values) <= _LONGEST_AXIS_LIST and all(
+        gap * _SIGNS_ON_AN_AXIS >= signs * (places[-1] - places[0]) for gap, signs in zip(gaps, wanted, strict=True)
+    )
 
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
