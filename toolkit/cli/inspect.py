@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli.exit_codes import INTERRUPTED
+
 if TYPE_CHECKING:
     from toolkit.work.show import View
 
@@ -54,7 +56,11 @@ def command(
         return
     views = {inspection.GRID: _grid, inspection.UNFINISHED: _unfinished}
     if watch:
-        inspection.watch(Path(place), views=views)
+        try:
+            inspection.watch(Path(place), views=views)
+        except KeyboardInterrupt:
+            # Its end, which interrupts nothing.
+            raise typer.Exit(INTERRUPTED) from None
     else:
         inspection.inspect(Path(place), num_rows=rows, views=views, overrides=overrides or [], against=against)
 
