@@ -150,9 +150,9 @@ def test_checkpoints_by_step_a_line_for_each_run(tmp_path: Path) -> None:
     level = model_level(read_results([write_finished_grid(tmp_path, rows, labels=labels)]))
     by_name = {picture.name: picture for picture in label_pictures(level)}
     steps, flops = by_name["models-by-training-step"], by_name["models-by-training-flops"]
-    whole = {f"run {kind}": [(1000, 50), (2000, 50), (40_000, 50)] for kind in (CLM, MLM)}
-    assert _lines(steps) == whole | {f"run {BOTH}": [(2000, 50), (40_000, 50)]}
-    assert _lines(flops)["run clm"] == [(2e15, 50), (4e15, 50), (8e16, 50)]
+    whole = {kind: [(1000, 50), (2000, 50), (40_000, 50)] for kind in (CLM, MLM)}
+    assert _lines(steps) == whole | {BOTH: [(2000, 50), (40_000, 50)]}
+    assert _lines(flops)["clm"] == [(2e15, 50), (4e15, 50), (8e16, 50)]
 
 
 def test_a_table_for_each_size_rows_by_objective_steps_ratio_and_share(level: Level) -> None:

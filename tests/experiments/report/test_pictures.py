@@ -120,7 +120,7 @@ def test_steps_of_runs_that_differ_in_the_seed_end_with_the_end_of_these_runs() 
     lines = {
         name: [row.labels["training_step"] for row in rows] for name, rows in lines_of(level, "training_step").items()
     }
-    assert lines == {"run objective a": [4, 1, 2], "run objective b": [4, 1, 2]}
+    assert lines == {"objective a": [4, 1, 2], "objective b": [4, 1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_checkpoints_have_a_line_for_each_run_along_their_steps() -> None:
     labels = {
         f"{run}@{step}": {"run": run, "training_step": step, "clm_share": 1 / step} for run in "ab" for step in (1, 2)
     }
-    assert _lines(labels, "training_step") == {"run a": ["a@1", "a@2"], "run b": ["b@1", "b@2"]}
+    assert _lines(labels, "training_step") == {"a": ["a@1", "a@2"], "b": ["b@1", "b@2"]}
     assert _lines(labels, "clm_share") == {
         "training step 1": ["a@1", "b@1"],
         "training step 2": ["a@2", "b@2"],
@@ -171,8 +171,8 @@ def test_the_line_of_a_run_ends_with_its_end_and_other_models_are_beside_it() ->
     ends = {name: {"training_step": last} for name, last in (("a", 4), ("b", 4), ("c", 4), ("d", 3))}
     labels = {**steps, **ends}
     assert _lines(labels, "training_step") == {
-        "run a": ["a@1", "a@2", "a"],
-        "run b": ["b@1", "b@2", "b"],
+        "a": ["a@1", "a@2", "a"],
+        "b": ["b@1", "b@2", "b"],
         "others": ["c", "d"],
     }
 
