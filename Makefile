@@ -51,6 +51,7 @@ proofs: $(VENV)/tests-installed oldest-torch
 	$(BIN)/python -m tests.proofs.kills
 	$(BIN)/python -m tests.proofs.groups
 	$(BIN)/python -m tests.proofs.exit_codes --busy --write docs/configuration.md
+	$(BIN)/python -m tests.proofs.endings --write docs/configuration.md
 	$(BIN)/python -m tests.proofs.slurm --write docs/clusters.md
 
 lint: $(VENV)/lint-installed
