@@ -35,9 +35,10 @@ def _is_chosen(cell: Cell, selected: Selected) -> bool:
 
 
 def counted_cells(plan: GridPlan) -> str:
-    """'360 cells of 300 trainings'; of trainings nothing is said where each cell has its own."""
-    num_cells, num_trainings = len(plan.cells), len(plan.cells_by_training)
-    shared = f" of {counted(num_trainings, 'training')}" if num_trainings < num_cells else ""
+    """'360 cells of 300 trainings'; of trainings nothing is said where each cell, or none, has its own."""
+    num_cells = len(plan.cells)
+    num_trainings = sum(cells[0].learning_rate > 0 for cells in plan.cells_by_training.values())
+    shared = f" of {counted(num_trainings, 'training')}" if 0 < num_trainings < num_cells else ""
     return f"{counted(num_cells, 'cell')}{shared}"
 
 
