@@ -57,7 +57,6 @@ LINES = (
     Line("report out", 1.0),
     Line("inspect run", 0.6),
     Line("verify run", 0.6),
-    Line("quickstart", 7.0),
 )
 
 
@@ -71,7 +70,7 @@ def lay_down(folder: Path) -> None:
     tiny_tokenizer(folder / "tiny")
     texts = sample_documents(4000)
     write_lines(folder / "texts.jsonl", [{"text": text} for text in texts])
-    pairs = [{"sentence_good": "a b c", "sentence_bad": "c b a", "UID": "order"}] * 8
+    pairs = [{"sentence_good": f"a b c {n}", "sentence_bad": f"c b a {n}", "UID": "order"} for n in range(8)]
     write_lines(folder / "pairs.jsonl", pairs)
     write_grid(folder, kinds=("sc",), rates=(1e-3,), seeds=(0, 1), steps=10)
     grid = folder / "out.toml"
