@@ -127,7 +127,6 @@ def _expanded(words: str) -> list[str]:
 def main() -> int:
     """Run all, print the table, and leave with 1 where a command did not reach its end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="lines that begin so")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between the page's markers")
     options = parser.parse_args()
     page = options.write and options.write.absolute()
@@ -137,10 +136,9 @@ def main() -> int:
         os.chdir(folder)
         lay_down(Path(folder))
         for line in LINES:
-            if line.words.startswith(options.only):
-                cells = [ended(line, number) for number in (signal.SIGINT, signal.SIGTERM, None)]
-                rows.append([line.words, cells[2], *cells[:2]])
-                print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
+            cells = [ended(line, number) for number in (signal.SIGINT, signal.SIGTERM, None)]
+            rows.append([line.words, cells[2], *cells[:2]])
+            print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
         os.chdir("/")
     table = ["| `toolkit ...` | at its end | Ctrl-C | SIGTERM |", "|---|---|---|---|"]
     table += [f"| `{words}` | {' | '.join(cells)} |" for words, *cells in rows]

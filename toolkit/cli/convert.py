@@ -111,10 +111,9 @@ def _export(
     for note in report.notes:
         print(terminal_safe(f"  {note}"))
     print(f"  {_comparison(report)}")
-    name = quoted(report.out)
-    pairs, task = f"score {name} --pairs PAIRS", f"finetune sc {name} --train TRAIN --test TEST"
-    wrote, used = f"wrote {report.out}: {', '.join(report.files)}", pairs if report.form == "causal" else task
-    print(ending(wrote, f"toolkit {used} --output OUT"))
+    name, wrote = quoted(report.out), f"wrote {report.out}: {', '.join(report.files)}"
+    use = f"score {name} --pairs PAIRS" if report.form == "causal" else f"finetune sc {name} --train TRAIN --test TEST"
+    print(ending(wrote, f"toolkit {use} --output OUT"))
 
 
 def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | None, head: ImportHead) -> None:

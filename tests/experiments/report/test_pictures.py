@@ -108,6 +108,12 @@ def test_a_model_without_a_label_is_on_every_line_that_it_fits() -> None:
     assert _lines(labels, "clm_share") == {"mask ratio 0.2": ["clm", "mlm20"], "mask ratio 0.4": ["clm", "mlm40"]}
 
 
+def test_a_run_may_have_the_name_of_those_on_no_line() -> None:
+    labels = {f"{run}@{step}": {"run": run, "training_step": step} for run in ("a", "others") for step in (1, 2)}
+    lines = _lines({**labels, "b": {"training_step": 4}}, "training_step")
+    assert list(lines.values()) == [["a@1", "a@2"], ["others@1", "others@2"], ["b"]]
+
+
 def test_steps_of_runs_that_differ_in_the_seed_end_with_the_end_of_these_runs() -> None:
     labels: dict[str, dict[str, Any]] = {}
     for run, seed in product("ab", (0, 1)):

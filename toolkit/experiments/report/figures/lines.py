@@ -136,9 +136,11 @@ def comparable_on(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
         lines = [key for key in lines if key not in alone]
     groups = [dict(zip(names, key, strict=True)) for key in lines]
     others = [row for key in alone if key not in lines for row in members[key]] + beside
-    # A run is known by its own name.
-    titles = [str(key[0]) for key in lines] if names == [RUN] else None
-    titles = titles or names_after(groups, distinguishing(groups) or (names if others else []))
+    if names == [RUN] and (OTHERS,) not in lines:
+        # A run is known by its own name.
+        titles = [str(run) for (run,) in lines]
+    else:
+        titles = names_after(groups, distinguishing(groups) or (names if others else []))
     return {title: members[key] for title, key in zip(titles, lines, strict=True)} | (
         {OTHERS: others} if others else {}
     )
