@@ -68,12 +68,14 @@ def test_the_item_of_a_lost_worker_is_done_by_a_new_one(
     job = ToyJob(tmp_path, [Item(key, word) for key, word in words.items()])
     said = run(cluster, job, 2)
     assert job.done == {"a", "d"}
-    assert [len(set(job.attempts(key))) for key in "abcd"] == [2, 2, 1, 1]
+    # The other worker may begin it between the second end and the look that notes it.
+    attempts = [len(set(job.attempts(key))) for key in "abcd"]
+    assert attempts in ([2, 2, 1, 1], [2, 3, 1, 1])
     assert {line.split(" in ")[0].partition(";")[0] for line in said} == {
         "a: its worker ended by signal 9 (SIGKILL), as the system does where memory is short",
         "b: its worker ended by exit code 7",
     }
-    assert job.failures["b"].startswith("its worker ended 2 times, last time by exit code 7")
+    assert job.failures["b"].startswith(f"its worker ended {attempts[1]} times, last time by exit code 7")
     assert "raylet" not in capfd.readouterr().out
 
 

@@ -57,8 +57,10 @@ def test_the_item_of_a_killed_worker_is_done_by_another_process(tmp_path: Path) 
     assert sorted(line for line in said if "signal" in line) == [f"a: {killed}", f"c: {killed}"]
     assert left == {"b"}
     assert job.done == {"a", "c", "d"}
-    assert job.failures["b"].startswith("its worker ended 2 times, last time by exit code 7")
-    assert [len(set(job.attempts(key))) for key in "abcd"] == [2, 2, 1, 1]
+    # The other worker may begin it between the second end and the look that notes it.
+    attempts = [len(set(job.attempts(key))) for key in "abcd"]
+    assert attempts in ([2, 2, 1, 1], [2, 3, 1, 1])
+    assert job.failures["b"].startswith(f"its worker ended {attempts[1]} times, last time by exit code 7")
 
 
 def test_workers_that_do_not_start_end_the_command_with_their_log(tmp_path: Path) -> None:
