@@ -163,9 +163,9 @@ def _note(level: Level) -> str:
     once = " Each model was pretrained once: the intervals are those of fine-tuning alone."
     return (
         f"Test scores in percent: mean and 95 % interval over {level.seeds}, by Student's t; the highest mean of a "
-        "column is bold. Learning rates were chosen on validation scores. An average is the unweighted mean of the "
-        f"data sets, and only given where all were run.{once if level.seeds is Seeds.FINE_TUNING else ''} All seeds "
-        "answer the same test items: how far other items would move a score is in no interval."
+        "column is bold. Of several learning rates, one was chosen on validation scores. An average is the unweighted "
+        f"mean of the data sets, and only given where all were run.{once if level.seeds is Seeds.FINE_TUNING else ''} "
+        "All seeds answer the same test items: how far other items would move a score is in no interval."
     )
 
 

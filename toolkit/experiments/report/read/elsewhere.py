@@ -27,7 +27,7 @@ _Form = TypeVar("_Form", bound=BaseModel)
 
 
 class _Given(NamedTuple):
-    """A score as a file has it, and where that is; `subsets` are those that it is the mean over."""
+    """A score as a file has it, and where that is; `data` is what it is the mean over."""
 
     place: str
     kind: str
@@ -35,7 +35,7 @@ class _Given(NamedTuple):
     dataset: str
     metric: str
     score: float
-    subsets: str = ""
+    data: str = ""
 
 
 class _Subset(BaseModel):
@@ -47,14 +47,15 @@ class _TaskResult(BaseModel):
     """`<org__model>/<revision>/<Task>.json` of MTEB: by split, a score for each subset (language) of the task."""
 
     task_name: str
+    dataset_revision: str | None = None
     scores: dict[str, Annotated[list[_Subset], Field(min_length=1)]] = Field(min_length=1)
 
     def given(self, path: Path) -> _Given:
         """The mean over splits and subsets, which is MTEB's own score of a task."""
         found = [(f"{split} {one.hf_subset}", one.main_score) for split, each in self.scores.items() for one in each]
         names, scores = zip(*sorted(found), strict=True)
-        model, subsets = path.parents[1].name, ", ".join(names)
-        return _Given(str(path), MTEB, model, self.task_name, "main_score", fmean(scores), subsets)
+        data = ", ".join(names) + f" of revision {self.dataset_revision}" * bool(self.dataset_revision)
+        return _Given(str(path), MTEB, path.parents[1].name, self.task_name, "main_score", fmean(scores), data)
 
 
 class _Metric(BaseModel):
@@ -98,7 +99,7 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
     EuroEval name a model after its path or its repository. Each is one observation, as of one fine-tuning seed.
 
     Raises:
-        UserError: a file is damaged, two scores are of one model and data set, models were scored on different subsets
+        UserError: a file is damaged, two scores are of one model and data set, models were scored on different data
             or by different metrics, or no score belongs to a model.
     """
     results = results or Results({}, (), {}, (), (), {})
@@ -119,10 +120,10 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
             raise UserError(
                 f"{before.place} and {one.place} both score the model {model!r} on {task!r}. Remove one of them."
             )
-        if (first := firsts.setdefault(task, one)).subsets != one.subsets:
+        if (first := firsts.setdefault(task, one)).data != one.data:
             raise UserError(
-                f"{one.place} is the mean over other subsets of {task!r} ({one.subsets}) than {first.place} "
-                f"({first.subsets}). Evaluate both on the same, or remove one of them."
+                f"{one.place} is the mean over other data of {task!r} ({one.data}) than {first.place} "
+                f"({first.data}). Evaluate both on the same, or remove one of them."
             )
         score = {one.metric: one.score}
         found.append(
