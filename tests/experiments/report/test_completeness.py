@@ -68,6 +68,12 @@ def test_each_missing_run_has_its_reason(grid: Path) -> None:
     ]
 
 
+def test_a_running_grid_has_the_rates_of_what_has_finished(grid: Path) -> None:
+    """The command writes its choice at its end."""
+    (grid / "selected.json").write_text("{}")
+    assert _results(grid).rates == {("a", "sst2"): 1e-4, ("b", "sst2"): 1e-4}
+
+
 def test_a_choice_among_too_few_rates_is_marked(grid: Path) -> None:
     """What diverged would not have been chosen; what failed might have been."""
     results = _results(grid)

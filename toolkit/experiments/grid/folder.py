@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from toolkit.core.text import json_kind
 from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Cell, Score, results_text
 from toolkit.experiments.grid.declaration import UNTRAINED_CELL, Label, Labels, ReportSettings, trains
-from toolkit.experiments.grid.selection import Selected
+from toolkit.experiments.grid.selection import Selected, select
 
 _AGAIN = "Run `toolkit grid` again: it writes the file from the cells that have finished."
 _DIVERGED = "Runs that diverged (cells/*/*/*/*/diverged.json) have no score: give smaller learning_rates."
@@ -105,8 +105,8 @@ class GridFolder:
             what = str(error)
         raise UserError(f"{self.results_file}: row {number} {what}. {_AGAIN}")
 
-    def read_rates(self, scores: Iterable[Score]) -> dict[tuple[str, str], float]:
-        """The chosen learning rate of each (model, task)."""
+    def read_rates(self, scores: Sequence[Score], cells: Iterable[Cell] = ()) -> dict[tuple[str, str], float]:
+        """The chosen learning rate of each (model, task), also where its declared cells finished after the choice."""
         path = self.selected_file
         text = _read_text(path)
         available = {(score.model, score.task, score.learning_rate) for score in scores}
@@ -124,6 +124,9 @@ class GridFolder:
                     f"{path} has learning rate {rate!r} for the model {model!r} and the task {task!r}, of which "
                     f"{self.results_file.name} has no cell. {_AGAIN}"
                 )
+        # A running command writes the file at its end.
+        for model, tasks in select((cell for cell in cells if cell.group not in rates), scores).items():
+            rates |= {(model, task): entry["learning_rate"] for task, entry in tasks.items()}
         if not rates:
             raise UserError(
                 f"{path} has no model and task whose learning rate could be chosen: no score to report. {_AGAIN} "

@@ -143,8 +143,8 @@ def read_results(folders: Iterable[Path]) -> Results:
                     "Rename one in its grid file, or report on the two grids separately."
                 )
             source[pair] = grid
-        rates |= grid.read_rates(found)
         file = grid.read_declaration()
+        rates |= grid.read_rates(found, file.cells)
         missing += missing_cells(grid, file, found)
         shown.append(_shown(file))
         if file.text is not None:
