@@ -24,22 +24,22 @@ class CheckpointSettings(Settings):
     """Number of newest checkpoints to keep."""
 
     keep_every: int | None = Field(default=None, ge=1)
-    """Also save at multiples of this step, and never delete these, for example to branch from."""
+    """Also save at multiples of this step, and never delete these."""
 
     keep_at: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
     """Also save at these steps, and never delete these; 0: before the first update."""
 
     keep_best: bool | Annotated[str, Field(min_length=1)] = False
-    """Also save at the lowest validation loss so far, and never delete the best: by the last phase's objective, or by a
+    """Also save at the lowest validation loss so far, and never delete the best: of the last phase's objective, or of a
     named one."""
 
     keep_weights_only: bool = False
-    """Drop the optimizer moments, two thirds of the size, from checkpoints that stay besides the `keep` newest: they
-    can be exported and used as `init.from`, but not resumed or forked."""
+    """Drop the optimizer moments, two thirds of the size, of checkpoints that stay besides the `keep` newest: these
+    cannot be resumed or forked."""
 
     copy_to: Annotated[str, Field(min_length=1)] | None = None
-    """Object storage URL (`s3://...`) or folder to which each complete checkpoint is copied. A run with an empty folder
-    resumes from there. Copies are never deleted."""
+    """URL (`s3://...`) or folder to which each complete checkpoint is copied, and from which a run with an empty folder
+    resumes."""
 
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""

@@ -53,13 +53,12 @@ class DataSettings(Settings):
     sequence_length: Annotated[int, Field(ge=2, le=2**20)] = 2048
     """S, positions in a row."""
     windows: Literal["documents", "random-cut", "blocks"] = "documents"
-    """How rows are formed: document pieces packed by best fit; rows of S tokens of the stream, each cut once more at a
-    random point; or plain rows of S."""
+    """How rows are formed: document pieces packed by best fit; S tokens of the stream, cut once at random; or S tokens
+    uncut."""
     min_length: Annotated[int, Field(ge=1)] = 12
-    """Minimum segment length: shorter document pieces are dropped, random cuts stay this far from both ends. Not used
-    by `blocks`."""
+    """Minimum segment length: shorter document pieces are dropped, random cuts stay this far from both ends."""
     shuffle: Literal["global", "blocks"] = "global"
-    """Shuffle rows globally, or blocks of rows and then rows within a window of blocks."""
+    """Shuffle all rows, or blocks of rows, then rows within a window of blocks."""
 
     @field_validator("train")
     @classmethod

@@ -21,18 +21,15 @@ class LearningRateSettings(Settings):
     warmup_steps: int | None = Field(None, ge=0)
     """Steps of linear warm-up. Unset: 5 % of the run, at most 2,000."""
     decay_steps: int | None = Field(None, ge=0)
-    """Decay steps at the end of the run, for kind `wsd`. Unset: `decay_fraction`, else 5 % of the run, at most
-    2,000."""
+    """Decay steps at the end, for kind `wsd`. Unset: `decay_fraction`, else 5 % of the run, at most 2,000."""
     decay_fraction: float | None = Field(None, ge=0, le=1)
     """The same as a fraction of the run; `decay_steps` takes precedence."""
     kind: Literal["wsd", "cosine", "constant"] = "wsd"
-    """Schedule after the warm-up: `wsd`, the peak and then a decay; `cosine`, half a cosine from the peak to the floor;
-    `constant`, the peak."""
+    """After the warm-up: `wsd`, the peak, then a decay; `cosine`, half a cosine to the floor; `constant`, the peak."""
     decay: Literal["linear", "1-sqrt", "cosine", "exponential"] = "linear"
     """Shape of the decay of kind `wsd`."""
     floor: float = Field(0.0, ge=0, lt=1)
-    """Final learning rate as a fraction of the peak. It would be reached one step after the end, so no step runs at
-    0."""
+    """Final learning rate as a fraction of the peak, reached one step after the end."""
 
     @model_validator(mode="after")
     def _kind_and_decay_fit(self) -> Self:

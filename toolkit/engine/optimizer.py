@@ -16,7 +16,7 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(0.1, ge=0, allow_inf_nan=False)
     """Decoupled weight decay."""
     decay_norms_and_embeddings: bool = True
-    """Apply weight decay to norms, embeddings and biases too, as in the paper's code."""
+    """Decay norms, embeddings and biases too, as in the paper's code."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of the first moment."""
     beta2: float = Field(0.95, ge=0, lt=1)

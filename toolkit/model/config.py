@@ -32,13 +32,13 @@ class RopeScaling(Settings):
     """Stretching of rotary angles for segments longer than the first training saw. Names as in transformers."""
 
     rope_type: Literal["linear", "llama3"]
-    """`linear` divides all frequencies; `llama3` keeps high ones, divides low ones, and blends between."""
+    """`linear` divides all frequencies; `llama3` keeps high ones and divides low ones, blended between."""
     factor: float = Field(ge=1)
     """Divisor of the frequencies."""
     low_freq_factor: float = Field(default=1.0, gt=0)
-    """For `llama3`: frequencies with wavelengths above the original length / this are divided."""
+    """For `llama3`: wavelengths above the original length / this are divided."""
     high_freq_factor: float = Field(default=4.0, gt=0)
-    """For `llama3`: frequencies with wavelengths below the original length / this are kept."""
+    """For `llama3`: wavelengths below the original length / this are kept."""
     original_max_position_embeddings: int = Field(default=8192, ge=1)
     """For `llama3`: context length of the original training."""
 
@@ -67,36 +67,35 @@ class ModelSettings(Settings):
     """The shape of an encoder. The names are those of Hugging Face configurations: Llama, EuroBERT or ModernBERT."""
 
     family: Literal["llama", "modernbert", "ultrabert"] = "llama"
-    """Architecture of blocks and head: Llama (and EuroBERT), ModernBERT or UltraBERT."""
+    """Architecture of blocks and head; EuroBERT is `llama`."""
     vocab_size: int | None = Field(default=None, ge=1)
-    """Vocabulary size of embedding and head. Unset: the tokenizer's, with its mask token, rounded up to a multiple of
-    64."""
+    """Entries of embedding and head. Unset: the tokenizer's, with its mask token, rounded up to a multiple of 64."""
     hidden_size: int = Field(ge=1)
-    """D, the width of the model."""
+    """D, model width."""
     intermediate_size: int = Field(ge=1)
-    """F, the inner width of the feed-forward layers."""
+    """F, feed-forward width."""
     num_hidden_layers: int = Field(ge=1)
     """Number of blocks."""
     num_attention_heads: int = Field(ge=1)
     """H, query heads."""
     num_key_value_heads: int | None = Field(default=None, ge=1)
-    """K, key and value heads, each shared by H / K query heads. Unset: H."""
+    """K, key and value heads. Unset: H."""
     head_dim: int | None = Field(default=None, ge=1)
-    """E, the width of one head. Unset: hidden_size / num_attention_heads."""
+    """E, width of one head. Unset: hidden_size / num_attention_heads."""
     qkv_bias: bool = False
-    """Add a bias to query, key and value projections, as in Qwen2."""
+    """Bias in query, key and value projections, as in Qwen2."""
     qk_norm: bool = False
-    """Apply RMSNorm to each head's queries and keys before RoPE, as in Qwen3."""
+    """RMSNorm of each head's queries and keys before RoPE, as in Qwen3."""
     tie_word_embeddings: bool = False
-    """Use one matrix for the embedding and the head."""
+    """One matrix for embedding and head."""
     rms_norm_eps: float = Field(default=1e-5, gt=0)
-    """Epsilon of the norms (RMSNorm and LayerNorm); ModernBERT's `norm_eps`."""
+    """Epsilon of RMSNorm and LayerNorm; ModernBERT's `norm_eps`."""
     local_attention: int = Field(default=128, ge=2)
-    """Window of sliding-attention layers (ModernBERT, UltraBERT): half of it to each side."""
+    """Window of sliding layers (ModernBERT, UltraBERT), half of it to each side."""
     global_attn_every_n_layers: int = Field(default=3, ge=1)
     """One in so many layers has full attention: the first of each group in ModernBERT, the last in UltraBERT."""
     prediction_head_size: int = Field(default=768, ge=1)
-    """P, the inner width of UltraBERT's head."""
+    """P, inner width of UltraBERT's head."""
     rope_theta: float = Field(default=10_000.0, gt=0)
     """Base of the rotary embedding."""
     local_rope_theta: float = Field(default=10_000.0, gt=0)

@@ -15,44 +15,43 @@ class PhaseSettings(Settings):
     """A phase of the schedule: an objective or a mix, exactly one length, and what changes from there on."""
 
     objective: str | None = Field(None, min_length=1)
-    """Name of an objective: a key of `objectives`, or a kind such as `clm` or `mlm`; required without `mix`."""
+    """A key of `objectives`, or a kind such as `mlm`; required without `mix`."""
     mix: tuple[MixEntry, ...] | None = Field(None, strict=False)
-    """Instead of `objective`: objectives that share the rows of each step, {objective, share, weight}."""
+    """Instead of `objective`: objectives that share each step's rows."""
     steps: int | None = Field(default=None, gt=0)
     """Length in updates."""
     tokens: int | None = Field(default=None, gt=0)
-    """Length in positions (global_batch_rows x sequence_length per step), rounded up to whole steps."""
+    """Length in positions, rounded up to whole steps."""
     epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Length in passes over the rows of its data, rounded up to whole steps; run.toml has the steps."""
+    """Length in passes over its rows, rounded up to whole steps."""
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Length as a share of `train.steps`; if one phase has it, all have."""
     global_batch_rows: int | None = Field(default=None, gt=0)
-    """Rows of a step in this phase; unset: `train.global_batch_rows`."""
+    """Rows of a step. Unset: `train.global_batch_rows`."""
     batch_warmup_rows: int | None = Field(default=None, gt=0)
     """Batch-size warm-up: rows of the first steps, and the increment. Unset: no warm-up."""
     batch_warmup_tokens: int | None = Field(default=None, gt=0)
     """Positions until the full batch size, divided evenly among the smaller sizes."""
     data: dict[str, Any] | None = None
-    """Keys of `[data]` that differ in this phase, such as `train` or `sequence_length`."""
+    """Keys of `[data]` that differ, such as `train` or `sequence_length`."""
     model: dict[str, Any] | None = None
-    """Keys of `[model]` that differ in this phase: `rope_theta`, `local_rope_theta`, `rope_scaling`,
-    `max_position_embeddings`."""
+    """Keys of `[model]` that differ: `rope_theta`, `local_rope_theta`, `rope_scaling`, `max_position_embeddings`."""
     lr: Literal["keep", "rewarm"] = "keep"
-    """`rewarm`: restart the learning rate here, with warm-up, stable part and decay, until the next such phase."""
+    """`rewarm`: restart the learning rate schedule here, until the next such phase."""
     lr_peak: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """With `lr = "rewarm"`: its peak; unset: `lr.peak`."""
+    """Peak after a `rewarm`. Unset: `lr.peak`."""
     lr_warmup_steps: int | None = Field(default=None, ge=0)
-    """With `lr = "rewarm"`: steps of that warm-up; unset: `lr.warmup_steps`."""
+    """Warm-up steps of a `rewarm`. Unset: `lr.warmup_steps`."""
     lr_decay_steps: int | None = Field(default=None, ge=0)
-    """With `lr = "rewarm"`: steps of that decay, of kind `wsd` alone; unset: `lr.decay_steps`."""
+    """Decay steps after a `rewarm`, for kind `wsd`. Unset: `lr.decay_steps`."""
     planned_steps: int | None = Field(default=None, gt=0)
-    """In a phase that a branch leaves early: its planned length, over which shares, ramps and batch-size warm-up run.
-    Unset: its own length."""
+    """Written by `toolkit branch` in a phase left early: its planned length, over which shares, ramps and batch-size
+    warm-up run."""
     lr_planned_to: int | None = Field(default=None, gt=0)
-    """In a phase that a branch leaves early, before a rewarm: the step at which the learning rate was planned to end.
-    Unset: the end of the phase."""
+    """Written by `toolkit branch` in a phase left early before a `rewarm`: the step at which the learning rate was
+    planned to end."""
     optimizer: Literal["keep", "reset"] = "keep"
-    """`reset`: set the optimizer moments to zero before the first step of this phase."""
+    """`reset`: zero the optimizer moments before this phase."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

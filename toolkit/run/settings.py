@@ -22,12 +22,12 @@ class RunFolderSettings(Settings):
     """Folder and seed of the run, and its room on each machine."""
 
     dir: str = Field(min_length=1)
-    """The run folder; default: runs/<name of the run file>."""
+    """The run folder."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """Seed of the weights, the order of rows and every draw."""
+    """Seed of weights, row order and every draw."""
     cache_gb: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Disk space for cached shards of object-storage corpora on each machine, in GB (10^9 bytes). Unset: 90 % of the
-    free space at the start."""
+    """Disk space on each machine for cached shards of corpora in object storage, in 10^9 bytes. Unset: 90 % of the free
+    space at the start."""
 
 
 class TrainSettings(OptimizerSettings):
@@ -36,38 +36,39 @@ class TrainSettings(OptimizerSettings):
     steps: int | None = Field(None, gt=0)
     """Total updates; required if phases are fractions, otherwise the sum of the phases."""
     global_batch_rows: int = Field(1152, gt=0)
-    """Rows per step over all ranks; 1,152 rows of 2,048 are the paper's 2,359,296 positions."""
+    """Rows per step over all ranks; the default is the paper's."""
     micro_batch_rows: int | None = Field(None, gt=0)
-    """Rows per forward pass on one rank. Unset: the largest even share of a step that fits in GPU memory, or on a CPU
-    up to 12, the paper's."""
+    """Rows per forward pass on one rank. Unset: the largest even share of a step that fits in GPU memory; on a CPU up
+    to 12."""
     z_loss: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Coefficient of log(Z)^2 in the training loss, Z a target's softmax normalizer (PaLM: 1e-4). Logged and validation
-    losses do not include it."""
+    """Coefficient of log(Z)^2 in the training loss, Z a target's softmax normalizer (PaLM: 1e-4). Reported losses
+    exclude it."""
     compile: bool | None = None
-    """Compile blocks and loss with torch.compile. Unset: on GPUs, below ZeRO stage 3. On a CPU it pays off in runs
-    longer than about 5 minutes."""
+    """Compile blocks and loss with torch.compile. Unset: on GPUs below ZeRO stage 3. On a CPU it pays off after about 5
+    minutes."""
     attention_kernel: AttentionKernel | None = None
-    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`) or torch's FlashAttention-2. Unset: 3 if
-    it runs, else 2, else plain torch. `sdpa`: plain torch, without trying the others."""
+    """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, or plain torch
+    (`sdpa`). Unset: the first that runs of 3, 2 and `sdpa`."""
     activation_checkpointing: ActivationCheckpointing = "none"
-    """What blocks recompute in the backward pass to save memory: `none`; `selective`, all but matrix products and flash
-    attention; `full`, everything. Losses and gradients do not change."""
+    """What blocks recompute in the backward pass to save memory: nothing; `selective`, all but matrix products and
+    flash attention; everything. Results do not change."""
     on_spike: Literal["tell", "skip", "stop"] = "tell"
-    """What to do if a step's loss is far above the previous 100 of its phase: `tell`, log it with its rows; `skip`,
-    also discard its update (needs `parallel.pp` 1); `stop`, end the run with exit code 3."""
+    """What to do at a loss spike: `tell` logs it with its rows, `skip` also discards the update (needs `parallel.pp`
+    1), `stop` ends the run with exit code 3."""
     spike_deviations: float = Field(6.0, gt=0, allow_inf_nan=False)
-    """Threshold above their median, in robust standard deviations (1.4826 times the median absolute deviation)."""
+    """Threshold of a spike above the median of the previous 100 steps, in robust standard deviations (1.4826 times the
+    median absolute deviation)."""
 
 
 class InitSettings(Settings):
     """Source of the weights of a new run, instead of a random start."""
 
     source: str = Field(alias="from", min_length=1)
-    """A model imported by `toolkit convert --from-hf`, a checkpoint, or a run folder (its newest checkpoint)."""
+    """Source of the first weights: an imported model, a checkpoint, or a run folder (its newest checkpoint)."""
     optimizer: Literal["keep", "reset"] = "reset"
-    """Keep that checkpoint's optimizer moments, or start from zero; imported models have none."""
+    """Keep the optimizer moments of `init.from`, or start from zero."""
     grow: Literal["tile"] | None = None
-    """Initialize a larger `[model]` from that checkpoint: `tile`, as ModernBERT-large. Unset: shapes must be equal."""
+    """Tile the weights of `init.from` into a larger `[model]`, as for ModernBERT-large. Unset: shapes must be equal."""
 
     @model_validator(mode="after")
     def _moments_do_not_grow(self) -> Self:
@@ -83,9 +84,9 @@ class ForkSettings(Settings):
     """Step at which a run takes over from another one that made the same steps up to there."""
 
     source: str = Field(alias="from", min_length=1)
-    """Checkpoint that the run continues as its own; needed until the run has saved one."""
+    """Checkpoint of another run that this one continues; needed until it has saved one itself."""
     step: int = Field(gt=0)
-    """Number of updates in that checkpoint."""
+    """Step of that checkpoint."""
 
 
 class LogSettings(Settings):
@@ -96,19 +97,19 @@ class LogSettings(Settings):
     tensorboard: bool = True
     """Also log to RUN_DIR/tensorboard."""
     wandb: bool | Annotated[str, Field(min_length=1)] = False
-    """Also log to Weights & Biases; a string names the project. Needs the extra `wandb`."""
+    """Also log to Weights & Biases (extra `wandb`); a string names the project."""
     peak_tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Peak TFLOP/s of one device at this run's precision, for `mfu`. Unset: the data sheet's bf16 figure for common
-    GPUs; otherwise no `mfu` is logged."""
+    GPUs, else no `mfu`."""
 
 
 class EvaluationSettings(Settings):
     """Validation losses; they need `data.validation`."""
 
     every: int | None = Field(None, gt=0)
-    """Steps between evaluations. Unset: only before the first step and after each phase."""
+    """Steps between evaluations, besides those before the first step and after each phase."""
     rows: int | None = Field(None, gt=0)
-    """Number of validation rows used, from the start of each corpus. Unset: all."""
+    """Rows of each validation corpus, from its start. Unset: all."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class RunSettings(Settings):
     run: RunFolderSettings
     """Folder and seed."""
     precision: Literal["fp32", "bf16"] | None = None
-    """Compute dtype; bf16 keeps fp32 master weights. Unset: bf16 on GPUs, the faster of the two on CPUs (measured
-    once), fp32 with ZeRO stage 0. A resumed run keeps its dtype."""
+    """Compute dtype; bf16 keeps fp32 master weights. Unset: bf16 on GPUs, the faster one on CPUs, fp32 with ZeRO stage
+    0. A resumed run keeps its dtype."""
     init: InitSettings | None = None
     """A table; unset: weights are drawn from the seed."""
     fork: ForkSettings | None = None
