@@ -50,8 +50,8 @@ class TrainSettings(OptimizerSettings):
     """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, or plain torch
     (`sdpa`). Unset: the first that runs of 3, 2 and `sdpa`."""
     activation_checkpointing: ActivationCheckpointing = "none"
-    """What blocks recompute in the backward pass to save memory: nothing; `selective`, all but matrix products and
-    flash attention; everything. Results do not change."""
+    """What blocks recompute in the backward pass to save memory: nothing, all but matrix products and flash attention
+    (`selective`), or everything. Results do not change."""
     on_spike: Literal["tell", "skip", "stop"] = "tell"
     """What to do at a loss spike: `tell` logs it with its rows, `skip` also discards the update (needs `parallel.pp`
     1), `stop` ends the run with exit code 3."""
