@@ -44,20 +44,18 @@ class GridSettings(Settings):
     dir: PathText = "grids"
     """Folder of the results."""
     seeds: tuple[Seed, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1, strict=False)
-    """Seeds of each task; a task may have its own."""
+    """Seeds of each task."""
     learning_rates: tuple[Rate, ...] = Field(default=PAPER_RATES, min_length=1, strict=False)
-    """Peak learning rates of each task; a task may have its own. Validation chooses one for each model and task."""
+    """Peak learning rates of each task. Validation chooses one for each model and task."""
     protocol: Literal["standard", "paper"] = "standard"
-    """Of inputs and metrics; a task may have its own."""
+    """Of inputs and metrics."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer updates of a cell; a task may have its own, and data sets that the paper trains on for one pass have
-    under its protocol. Unset: 1,000, as in `toolkit finetune`."""
+    """Optimizer updates of a cell, except, under the paper's protocol, of data sets that it trains on for one pass.
+    Unset: 1,000."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of a cell; a task may have its own. Unset: `OMP_NUM_THREADS`, or all cores, as in `toolkit finetune`.
-    With 1, as many workers as there are cores are fastest for small models."""
+    """CPU threads of a cell. Unset: `OMP_NUM_THREADS`, or all cores."""
     keep_models: Literal["none", "chosen", "all"] = "none"
-    """Which cells keep their fine-tuned model, in `model/`: none, those of the chosen learning rates, or all. `false`
-    and `true` stand for `none` and `all`."""
+    """Which cells keep their fine-tuned model, in `model/`: none, those of the chosen learning rates, or all."""
 
     @field_validator("keep_models", mode="before")
     @classmethod
@@ -72,8 +70,8 @@ class ModelEntry(Settings):
     name: Name
     """In results, and of its folder below `cells/`."""
     path: PathText
-    """A Hugging Face folder or hub id, or a run or checkpoint of this toolkit (a run: its newest checkpoint); or
-    `random`: a twin of the grid's first other model, whose weights are drawn from the seed of each cell."""
+    """A Hugging Face folder or hub id, a run (its newest checkpoint), a checkpoint, or `random`: a twin of the grid's
+    first other model, whose weights are drawn from the seed of each cell."""
     steps: Annotated[tuple[int, ...], Field(strict=False)] | str | None = None
     """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the labels `run` and `training_step`.
     `"all"`, a list, or a range `"A..B"` or `"A..B:EVERY"`."""
@@ -111,11 +109,11 @@ class TaskEntry(Settings):
     train: PathText | None = None
     """Training file, as `toolkit finetune` takes it."""
     validation: PathText | None = None
-    """File that chooses the learning rate; needed where there are several."""
+    """File that chooses among several learning rates."""
     test: PathText | None = None
     """File whose scores are reported."""
     dataset: str | None = None
-    """Name of a data set on the hub, in place of files; a file for what it lacks may be given."""
+    """Data set on the hub; files may add what it lacks."""
     learning_rates: tuple[Rate, ...] | None = Field(default=None, min_length=1, strict=False)
     """In place of the grid's."""
     seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, strict=False)
@@ -142,8 +140,7 @@ class ReportSettings(Settings):
     """Figures of `toolkit report`."""
 
     x: LabelNames | None = None
-    """Labels that scores are drawn against, a figure each. Unset: all that `labels` of the models have; of a study its
-    axes."""
+    """Labels that scores are drawn against, a figure each. Unset: all `labels` of the models; of a study its axes."""
     lines: LabelNames | None = None
     """Labels in which the models of one line agree. Unset: as `x`."""
     order: Annotated[tuple[Label, ...], Field(strict=False)] = ()
