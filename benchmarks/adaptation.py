@@ -5,8 +5,8 @@
 A decoder of 3.1M parameters is trained with CLM on the bundled Wikipedia text and exported to Hugging Face. Its
 tokenizer forgets its mask token, so that the folder is like one of a stranger. It is then imported, which adds a mask
 token, and trained further with MLM; beside it the same shape from random weights, on the same rows with the same masks,
-steps, batch and learning rate, for each seed of the order of rows and of the masks. Prints a table, the last row of
-which is in docs/adapt.md: validation loss of MLM in nats per masked token. `toolkit report DIR/from-*` draws the curves.
+steps, batch and learning rate, for each seed of the order of rows and of the masks. Prints a table, whose last row
+is in docs/adapt.md: validation loss of MLM in nats per masked token. `toolkit report DIR/from-*` draws the curves.
 """
 
 import argparse
