@@ -34,19 +34,15 @@ class FinetuningSettings(Settings):
     """One fine-tuning run. The defaults are the recipe's: AdamW, 1,000 steps of 32, 10 % warm-up, then linear to 0."""
 
     protocol: Literal["standard", "paper"] = "standard"
-    """`standard`: the tokenizer's inputs and the usual metrics. `paper`: inputs and metrics of the paper, comparable
-    only with its tables."""
+    """`standard`: the usual inputs and metrics. `paper`: the paper's, comparable only with its tables."""
     metric: str | None = None
-    """Main metric, one of the task's scores, which also chooses the learning rate. Unset: the task's default, such as
-    accuracy."""
+    """Main metric, one of the task's scores, which also chooses the learning rate. Unset: the task's default."""
     bad_rows: Literal["error", "skip"] = "error"
-    """Rows of the data that cannot be used. `skip`: leave them out, and report counts and reasons on the terminal and
-    in `result.json`."""
+    """Rows of the data that cannot be used. `skip`: leave them out and report them."""
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Peak learning rate. Unset: 5e-5, and 2e-5 for models above 100 million parameters. The best one differs by model
-    and data set; the recipe tries 1e-5 to 5e-4."""
+    """Peak learning rate. Unset: 5e-5, and 2e-5 above 100 million parameters. The recipe tries 1e-5 to 5e-4."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed of the head's initial weights, the data order and, for a random encoder, its weights."""
+    """Seed of the head's initial weights, the data order and a random encoder's weights."""
     steps: int = Field(default=1000, ge=1)
     """Optimizer updates; the training file is repeated as needed."""
     epochs: int | None = Field(default=None, ge=1)
@@ -63,15 +59,13 @@ class FinetuningSettings(Settings):
     adam_eps: float = Field(default=1e-5, gt=0)
     """AdamW's epsilon."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """AdamW's weight decay; biases and norms are excluded, as transformers' Trainer does."""
+    """AdamW's weight decay; not of biases and norms."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
-    """Maximum input length in tokens, special tokens included; longer inputs are truncated. Unset: the limit of model
-    and tokenizer."""
+    """Maximum input length in tokens, special ones included. Unset: the limit of model and tokenizer."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads of training and evaluation. The last digits of results depend on their number. Unset:
-    `OMP_NUM_THREADS`, or all cores."""
+    """CPU threads; the last digits of results depend on them. Unset: `OMP_NUM_THREADS`, or all cores."""
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -43,19 +43,19 @@ class RetrievalSettings(FinetuningSettings):
     text_columns: (
         Annotated[tuple[Name, ...], Field(min_length=2, max_length=2, strict=False), SPLIT_AT_COMMAS] | None
     ) = None
-    """Columns of the query and of its relevant document in a training file of pairs. Unset: `query`, or else `anchor`,
-    and `positive`."""
+    """Columns of query and relevant document in a training file of pairs. Unset: `query`, or else `anchor`, and
+    `positive`."""
     query_prompt: str = ""
-    """Put in front of every query, and stored in the model's folder. `paper`: `Query: `."""
+    """Precedes every query; stored in `model/`. `paper`: `Query: `."""
     document_prompt: str = ""
-    """Put in front of every document, and stored in the model's folder. `paper`: `Document: `."""
+    """Precedes every document; stored in `model/`. `paper`: `Document: `."""
     steps: int = Field(default=1000, ge=0)
     """Optimizer updates; the training file is read again as often as needed. 0: the model is scored as it is."""
     similarity_scale: float = Field(default=20.0, gt=0, allow_inf_nan=False)
     """Factor of the cosine in the loss: 1 / temperature."""
     chunk_rows: int | None = Field(default=None, ge=1)
-    """Examples that pass through the encoder at once in training, for batches that memory does not hold; the result is
-    the same, at the price of a second forward pass. Unset: the whole batch. `paper`: 4."""
+    """Examples per forward pass, to save memory; the result is the same, at the price of a second forward pass.
+    Unset: the whole batch. `paper`: 4."""
 
     @model_validator(mode="after")
     def _check_options(self) -> "RetrievalSettings":
