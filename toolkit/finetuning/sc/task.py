@@ -46,10 +46,9 @@ class SequenceClassificationSettings(FinetuningSettings):
     label_type: Literal["class", "number", "set"] = "class"
     """`class`: one of the training file's labels. `number`: regression. `set`: any number of labels for each text."""
     label_separator: Name = ","
-    """Separator of the labels of a set in one string, as in `.tsv` and `.csv`; lists need none."""
+    """Separator of the labels of a set in one string."""
     pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
-    """Labels that the `paper` protocol writes before the two texts of a pair. Unset: the columns' names,
-    capitalized."""
+    """What the `paper` protocol writes before the texts of a pair. Unset: the columns' names, capitalized."""
 
     @field_validator("label_type")
     @classmethod

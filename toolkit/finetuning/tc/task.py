@@ -38,8 +38,7 @@ class TokenClassificationSettings(FinetuningSettings):
     """Fine-tuning for token classification."""
 
     label_type: Literal["entity", "class"] = "entity"
-    """`entity`: tags mark entities, with `O` outside of them. `class`: each tag is the class of its word, such as a
-    part of speech."""
+    """`entity`: tags mark entities. `class`: each tag is the class of its word, such as a part of speech."""
     label_column: str | None = None
     """Column of the tags: its number, from 1, in CoNLL files, its name in tables. Unset: the last one, and `ner_tags`
     or `tags`."""
