@@ -424,3 +424,10 @@ def test_the_index_lists_every_page_once() -> None:
     listed = [f"docs/{path}.md" for pages in sections.values() for _, path in pages]
     assert sorted(listed) == sorted({page.name for page in PAGES} - {"README.md", "CHANGELOG.md", "docs/index.md"})
     assert "docs/index.md" in _page("README.md").links()
+
+
+def test_the_pages_can_still_be_read() -> None:
+    """At most 40,000 words in docs, rules of tables not counted, and 800 in README."""
+    words = {page.name: sum(bool(re.search(r"\w", word)) for word in page.text.split()) for page in PAGES}
+    assert sum(number for name, number in words.items() if name.startswith("docs/")) <= 40_000
+    assert words["README.md"] <= 800
