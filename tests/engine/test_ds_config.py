@@ -53,7 +53,7 @@ def test_a_shipped_file_is_filled_in(name, stage):
     assert "auto" not in json.dumps(resolved)
 
 
-@pytest.mark.parametrize("name", ["zero2", "zero3"])
+@pytest.mark.parametrize("name", ["zero1", "zero2", "zero3", "pipeline"])
 def test_a_bucket_holds_the_largest_parameter(name, tmp_path):
     """The 210m's embedding is 98,500,608 numbers, and DeepSpeed's own bucket larger than the whole model."""
     shared = {"batch": batch_plan(8, 4, data_parallel=1), "grad_clip": 1.0, "precision": "bf16", "source": name}

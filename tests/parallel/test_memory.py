@@ -73,17 +73,20 @@ def test_parameters_of_the_stages_are_those_of_the_model(is_tied):
 
 def test_states_by_hand():
     """Of 3,212,749,824 parameters: Llama 3.2 3B's."""
-    model, count = model_settings("3b"), 3_212_749_824
+    model, count, largest = model_settings("3b"), 3_212_749_824, 128_256 * 3072
     zero1 = _one_rank(model, dp=8)
     assert (zero1.weights, zero1.optimizer, zero1.gradients) == (2 * count, 12 * count // 8, 4 * count)
-    assert zero1.communication == 4 * 128_256 * 3072
+    assert zero1.communication == 4 * largest
     assert _one_rank(model, dp=8, gradient_reduction="copied").communication == 4 * 500_000_000
     zero2 = _one_rank(model, dp=8, zero={"stage": 2, "overlap_comm": True})
     assert (zero2.weights, zero2.optimizer) == (2 * count, 12 * count // 8)
-    assert (zero2.gradients, zero2.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)
+    assert (zero2.gradients, zero2.communication) == (4 * count // 8 + 2 * largest, 2 * 2 * largest + 4 * largest)
+    given = _one_rank(model, dp=8, zero={"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8})
+    assert (given.gradients, given.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)
     zero3 = _one_rank(model, dp=8, zero={"stage": 3, "stage3_max_live_parameters": 10**8})
     assert (zero3.weights, zero3.gradients) == (2 * (count // 8 + 10**8), 4 * count // 8)
     assert _one_rank(model, zero={"stage": 1, "offload_optimizer": {"device": "cpu"}}).optimizer == 0
+    assert _one_rank(model, precision="fp32").communication == 4 * largest
     fp32 = _one_rank(model, dp=1, zero={"stage": 0}, precision="fp32")
     assert (fp32.weights, fp32.optimizer, fp32.gradients, fp32.communication) == (4 * count, 8 * count, 8 * count, 0)
 

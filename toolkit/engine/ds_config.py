@@ -194,7 +194,8 @@ def resolve_ds_config(
 ) -> dict[str, Any]:
     """The file's configuration with every value that belongs to the run filled in; messages call it `source`.
 
-    An "auto" bucket holds `largest_parameter` numbers, those of a rank's largest parameter; None: DeepSpeed's own size.
+    A bucket holds `largest_parameter` numbers, those of a rank's largest parameter, unless the file gives a number;
+    None: DeepSpeed's own size.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(
@@ -211,10 +212,10 @@ def resolve_ds_config(
     for key, (value, why) in values.items():
         _fill_auto(resolved, key, value, why=why, source=source)
     zero = resolved["zero_optimization"]
-    if zero.get("reduce_bucket_size") == "auto":
+    if zero.get("reduce_bucket_size", "auto") == "auto":
         # DeepSpeed's own 5e8 numbers are more than many a model has: nothing would be reduced before the backward pass
-        # has ended.
-        del zero["reduce_bucket_size"]
+        # has ended, and each micro-batch would allocate them, 2 GB in fp32 (at stage 1 too).
+        zero.pop("reduce_bucket_size", None)
         zero |= {} if largest_parameter is None else {"reduce_bucket_size": largest_parameter}
     # Its clock would wait for the device twice in each micro-batch.
     resolved["timers"].setdefault("throughput", {"enabled": False})

@@ -11,11 +11,11 @@ e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
 | stage 2 | e P | 12 P / d | 4 P / d + reducing | buckets, and in bf16 a copy of one |
 | stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
 
-where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` gradients (5e8; "auto":
-those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, gradients of one parameter group that
-are added to their fp32 sums at once are reduced where they are; others are copied. An offloaded optimizer is in main
-memory. At stage 3, weights stay gathered from the forward to the backward pass up to `stage3_max_live_parameters`
-(1e9).
+where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` gradients ("auto", the
+default: those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, gradients of one parameter
+group that are added to their fp32 sums at once are reduced where they are; others are copied. An offloaded optimizer is
+in main memory. At stage 3, weights stay gathered from the forward to the backward pass up to
+`stage3_max_live_parameters` (1e9).
 """
 
 import math
@@ -156,7 +156,7 @@ def _states(
 ) -> tuple[int, int, int, int]:
     """(weights, optimizer, gradients, communication)."""
     stage, count = int(zero.get("stage", 0)), shape.parameters
-    asked = zero.get("reduce_bucket_size", _BUCKET)
+    asked = zero.get("reduce_bucket_size", "auto")
     bucket = largest_parameter(shape.model, shape.tp) if asked == "auto" else int(asked)
     buckets = bucket * width * (2 if zero.get("overlap_comm", False) else 1)
     is_offloaded = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
