@@ -153,7 +153,7 @@ def test_generations_are_told_apart_by_what_they_can(tmp_path: Path) -> None:
     assert module._cpu(tmp_path / "missing")
 
 
-def test_the_measurement_is_short_and_leaves_threads_as_they_were() -> None:
+def test_the_measurement_leaves_threads_as_they_were() -> None:
     import torch
 
     before = torch.get_num_threads()
