@@ -38,6 +38,7 @@ class Line:
 
 
 LINES = (
+    Line("quickstart", 40.0),
     Line("tokenizer train texts.jsonl --vocab-size 2000 --output tokenizer"),
     Line("preprocess texts.jsonl --tokenizer tiny --output data/corpus --holdout 0.01"),
     Line("adopt corpus/*.bin --tokenizer tiny --output data/adopted", 0.6),
