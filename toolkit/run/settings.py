@@ -86,7 +86,7 @@ class ForkSettings(Settings):
     source: str = Field(alias="from", min_length=1)
     """Checkpoint of another run that this one continues; needed until it has saved one itself."""
     step: int = Field(gt=0)
-    """Step of that checkpoint."""
+    """Step of the checkpoint `fork.from`."""
 
 
 class LogSettings(Settings):
