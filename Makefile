@@ -6,14 +6,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet -c constraints-cpu.txt $(PIP_ARGS)
+# The pip of Debian 12 fails on seqeval without --use-pep517.
+PIP := $(BIN)/python -m pip install --quiet --use-pep517 -c constraints-cpu.txt $(PIP_ARGS)
 # A file's tests share what is expensive to make, so one process runs them all; tests/conftest.py says which come first.
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 # The lowest torch that pyproject allows, and the tests whose code is another one there.
 OLDEST := .venv-oldest
 OLDEST_TORCH := $(shell sed -n 's/.*"torch>=\([0-9.]*\),.*/\1/p' pyproject.toml)
-OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet -c $(OLDEST)/constraints.txt $(PIP_ARGS)
+OLDEST_PIP := $(OLDEST)/bin/python -m pip install --quiet --use-pep517 -c $(OLDEST)/constraints.txt $(PIP_ARGS)
 OLDEST_TESTS := $(addprefix tests/,model/test_compiled_functions.py model/test_compiled_blocks.py model/test_loss.py \
 	model/test_pointwise.py model/test_targets_only.py model/test_attention.py equivalence/test_gradients.py \
 	training/test_compiled_shapes.py training/test_mixtures.py)
@@ -46,8 +47,6 @@ oldest-torch: $(OLDEST)/tests-installed
 proofs: $(VENV)/tests-installed oldest-torch
 	$(BIN)/python -m pytest -m long $(IN_PARALLEL)
 	$(BIN)/python -m tests.proofs.layout_table --write docs/parallelism.md
-	$(BIN)/python -m tests.proofs.layout_table --family modernbert --write docs/parallelism.md
-	$(BIN)/python -m tests.proofs.layout_table --family ultrabert --write docs/parallelism.md
 	$(BIN)/python -m tests.proofs.kills
 	$(BIN)/python -m tests.proofs.groups
 	$(BIN)/python -m tests.proofs.exit_codes --busy --write docs/configuration.md
