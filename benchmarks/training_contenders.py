@@ -122,6 +122,7 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
         grad_clip=1.0,
         precision=contender.dtype,
         source="zero2",
+        largest_parameter=max(parameter.numel() for parameter in encoder.parameters()),
     )
     engine = Engine(encoder, config=config, optimizer=OptimizerSettings(), ranks=ranks)
     first = _make_micro_batch(posed(contender, 0), 1, ranks.device, 1)

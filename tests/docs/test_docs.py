@@ -50,6 +50,7 @@ _OTHERS_OPTIONS = {
     "--master_addr", "--hostfile", "--node_rank", "--launcher", "--requeue", "--partition=gpu", "--signal",
     "--ds_config", "--config", "--doctor", "--check", "--editable", "--call", "--started", "--jobs", "--minutes",
     "--out", "--build-arg", "--isolation", "--toy", "--nanobeir",
+    "--use-pep517",
 }  # fmt: skip
 _FAMILIES: dict[str, dict[str, Any]] = {"eurobert": {}, "modernbert": MODEL_OPTIONS["modernbert"]}
 _LABELLED = "text\tlabel\nThe old miller counts.\tyes\nA young fox paints.\tno\nNobody in the village counts.\tyes\n"
@@ -211,7 +212,10 @@ def test_json_examples_are_what_they_show() -> None:
     path = ROOT / "ds_configs" / "zero1.json"
     assert ds_config.keys() == read_ds_config(str(path)).keys()
     batch = batch_plan(8, 4, data_parallel=1)
-    assert "auto" not in str(resolve_ds_config(ds_config, batch=batch, grad_clip=1.0, precision="bf16", source="docs"))
+    resolved = resolve_ds_config(
+        ds_config, batch=batch, grad_clip=1.0, precision="bf16", source="docs", largest_parameter=8
+    )
+    assert "auto" not in str(resolved)
 
 
 @pytest.fixture(scope="module")

@@ -60,6 +60,7 @@ class CompiledStep:
             grad_clip=0.0,
             precision=self.precision,
             source="zero1",
+            largest_parameter=2**20,
         )
         encoder = self._encoder()
         kernels = Kernels(traced_flash, joined_products, ())

@@ -22,7 +22,9 @@ _OFFLOADED = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 
 
 def _resolve(config, precision="bf16"):
-    return resolve_ds_config(config, batch=_BATCH, grad_clip=1.0, precision=precision, source="file.json")
+    return resolve_ds_config(
+        config, batch=_BATCH, grad_clip=1.0, precision=precision, source="file.json", largest_parameter=8
+    )
 
 
 def _write(tmp_path, content):
@@ -67,6 +69,15 @@ def test_a_bucket_holds_the_largest_parameter(name, tmp_path):
     assert zero["reduce_bucket_size"] == 7
 
 
+def test_sizes_may_be_written_as_in_deepspeed(tmp_path):
+    """ "auto", as transformers' pages have it, stands for the default."""
+    sizes = {"reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": "auto", "stage3_max_live_parameters": 0}
+    read = read_ds_config(_write(tmp_path, {"zero_optimization": {"stage": 3} | sizes}))
+    assert read["zero_optimization"] == {"stage": 3} | sizes
+    zero = _resolve(read | {"zero_optimization": {"stage": 3, "reduce_bucket_size": None}})["zero_optimization"]
+    assert zero["reduce_bucket_size"] == 8
+
+
 def test_a_shipped_file_is_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_ds_config("ds_configs/zero1.json") == read_ds_config("zero1")
@@ -82,6 +93,7 @@ def test_deepspeed_itself_accepts_every_shipped_file():
             grad_clip=1.0,
             precision="fp32" if name == "zero0" else "bf16",
             source=name,
+            largest_parameter=8,
         )
         assert DeepSpeedConfig(resolved).zero_config.stage == zero_stage(resolved)
 
@@ -95,8 +107,14 @@ def test_deepspeed_itself_accepts_every_shipped_file():
         ({"bf16": True}, "bf16 in .* got true"),
         ({"data_types": "x"}, 'data_types in .* got "x"'),
         ({"timers": []}, "timers in .* got \\[\\]"),
-        ({"steps_per_print": "x"}, 'steps_per_print in .*: expected an integer above 0 or null, got "x"'),
+        ({"steps_per_print": "x"}, 'steps_per_print in .*: expected an integer >= 1 or null, got "x"'),
         ({"steps_per_print": 0}, "steps_per_print in .* got 0"),
+        ({"steps_per_print": 2e3}, "steps_per_print in .* got 2000.0"),
+        *(
+            ({"zero_optimization": {"reduce_bucket_size": value}}, r'reduce_bucket_size .* >= 1 or "auto", got ')
+            for value in (0, -1, 7.5, True, "5e8", float("inf"))
+        ),
+        ({"zero_optimization": {"stage3_max_live_parameters": "x"}}, 'stage3_max_live_parameters .* got "x"'),
     ],
 )
 def test_what_belongs_to_the_run_or_is_broken_is_refused(tmp_path, content, message):

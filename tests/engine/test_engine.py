@@ -33,6 +33,7 @@ class RejectedConfig:
             grad_clip=0.0,
             precision="fp32",
             source="file.json",
+            largest_parameter=97 * 64,
         )
         try:
             Engine(tiny_encoder(seed=0), config=config, optimizer=OptimizerSettings(), ranks=ranks)
@@ -75,7 +76,9 @@ class CollectorVisits:
         gc.get_freeze_count = lambda: 0
         ranks = join_ranks()
         batch = batch_plan(4, 1, data_parallel=1)
-        config = resolve_ds_config({}, batch=batch, grad_clip=0.0, precision="fp32", source="file.json")
+        config = resolve_ds_config(
+            {}, batch=batch, grad_clip=0.0, precision="fp32", source="file.json", largest_parameter=97 * 64
+        )
         visits = [len(gc.get_objects())]
         engine = Engine(tiny_encoder(seed=0), config=config, optimizer=OptimizerSettings(), ranks=ranks)
         visits.append(len(gc.get_objects()))

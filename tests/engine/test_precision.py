@@ -162,4 +162,3 @@ def test_the_measurement_leaves_threads_as_they_were() -> None:
     assert len(turns) == 3
     for seconds in (seconds for turn in turns for seconds in turn):
         assert set(seconds) == {"fp32", "bf16"}
-        assert 0 < min(seconds.values()) <= max(seconds.values()) < 20.0

@@ -38,6 +38,7 @@ class Trained:
             grad_clip=1.0,
             precision=self.precision,
             source="file.json",
+            largest_parameter=97 * 64,
         )
         engine = Engine(tiny_encoder(seed=0), config=config, optimizer=OptimizerSettings(), ranks=ranks)
         results = []

@@ -57,6 +57,7 @@ class Counted:
             grad_clip=1.0,
             precision="bf16",
             source="file.json",
+            largest_parameter=97 * 64,
         )
         engine = Engine(tiny_encoder(seed=0), config=config, optimizer=OptimizerSettings(), ranks=ranks)
         collections: list[str] = []

@@ -103,7 +103,12 @@ class OneStep:
         plan = batch_plan(_ROWS, self.micro_batch_rows, data_parallel=ranks.data_parallel_size)
         zero = {"stage": int(stage[-1])} | ({"stage3_param_persistence_threshold": 0} if stage == "zero3" else {})
         config = resolve_ds_config(
-            {"zero_optimization": zero}, batch=plan, grad_clip=0.0, precision=precision, source=stage
+            {"zero_optimization": zero},
+            batch=plan,
+            grad_clip=0.0,
+            precision=precision,
+            source=stage,
+            largest_parameter=2**20,
         )
         settings = OptimizerSettings(beta1=0.0, decay_norms_and_embeddings=self.decays_all)
         batches = [self.batch(rows.tolist()) for rows in plan.row_numbers(ranks.data_rank)]

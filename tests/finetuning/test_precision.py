@@ -13,7 +13,6 @@ def test_the_measurement_draws_nothing():
     threads, drawn = torch.get_num_threads(), torch.random.get_rng_state()
     for seconds in (seconds for turn in time_autocast_steps(1) for seconds in turn):
         assert set(seconds) == {"fp32", "bf16"}
-        assert min(seconds.values()) > 0
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), drawn)
 

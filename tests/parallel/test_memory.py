@@ -85,6 +85,8 @@ def test_states_by_hand():
     assert (given.gradients, given.communication) == (4 * count // 8 + 10**9, 2 * 10**9 + 2 * 10**9)
     zero3 = _one_rank(model, dp=8, zero={"stage": 3, "stage3_max_live_parameters": 10**8})
     assert (zero3.weights, zero3.gradients) == (2 * (count // 8 + 10**8), 4 * count // 8)
+    auto = {"stage": 3, "stage3_max_live_parameters": 10**8, "stage3_prefetch_bucket_size": "auto"}
+    assert _one_rank(model, dp=8, zero=auto) == zero3
     assert _one_rank(model, zero={"stage": 1, "offload_optimizer": {"device": "cpu"}}).optimizer == 0
     assert _one_rank(model, precision="fp32").communication == 4 * largest
     fp32 = _one_rank(model, dp=1, zero={"stage": 0}, precision="fp32")
@@ -188,7 +190,14 @@ class _Steps:
         dp = ranks.data_parallel_size
         plan = batch_plan(_ACCUMULATION * dp, 1, data_parallel=dp)
         read = read_ds_config(self.ds_config)
-        config = resolve_ds_config(read, batch=plan, grad_clip=1.0, precision=self.precision, source="test")
+        config = resolve_ds_config(
+            read,
+            batch=plan,
+            grad_clip=1.0,
+            precision=self.precision,
+            source="test",
+            largest_parameter=largest_parameter(settings.model, self.tp),
+        )
         run = DeclaredRun(settings, StepPlan(settings))
         division = Division(BatchPlans(plan, run.plan), config, "test", is_compiled=False)
         built = allocated_by(lambda: build_engine(run, division, ranks=ranks))
@@ -233,6 +242,10 @@ def test_peak_is_within_15_percent_of_the_formula(world_size, tmp_path):
         options = {"stage": stage, "overlap_comm": pp == 1, "reduce_bucket_size": _BUCKET}
         path.write_text(json.dumps({"zero_optimization": options | {"contiguous_gradients": True}}))
         cases.append(_Steps(str(path), tp=tp, pp=pp))
+    # The bucket of the run's choice.
+    path = tmp_path / "own.json"
+    path.write_text('{"zero_optimization": {"stage": 1}}')
+    cases.append(_Steps(str(path), precision="fp32"))
     table = []
     for case, results in zip(cases, run_distributed(cases, world_size=world_size, timeout=500), strict=True):
         # Ranks of one share do the same, and when one frees what it has gathered is a matter of time: the most counts.

@@ -39,7 +39,7 @@ class CheckpointSettings(Settings):
 
     copy_to: Annotated[str, Field(min_length=1)] | None = None
     """URL (`s3://...`) or folder to which each complete checkpoint is copied, and from which a run with an empty folder
-    resumes."""
+    resumes. Copies are never deleted."""
 
     def is_due(self, step: int) -> bool:
         """A checkpoint is saved at this step, be it the last or not."""

@@ -56,7 +56,8 @@ class DataSettings(Settings):
     """How rows are formed: document pieces packed by best fit; S tokens of the stream, cut once at random; or S tokens
     uncut."""
     min_length: Annotated[int, Field(ge=1)] = 12
-    """Minimum segment length: shorter document pieces are dropped, random cuts stay this far from both ends."""
+    """Minimum segment length: shorter document pieces are dropped, random cuts stay this far from both ends. Not used
+    by `blocks`."""
     shuffle: Literal["global", "blocks"] = "global"
     """Shuffle all rows, or blocks of rows, then rows within a window of blocks."""
 

@@ -40,6 +40,12 @@ _KNOWN_KEYS = {
     "train_batch_size",
     "train_micro_batch_size_per_gpu",
 }
+_LOWEST_COUNTS = {
+    "steps_per_print": 1,
+    "zero_optimization.reduce_bucket_size": 1,
+    "zero_optimization.stage3_max_live_parameters": 0,
+    "zero_optimization.stage3_prefetch_bucket_size": 0,
+}
 # Similarity from which an unknown key counts as misspelt; that of "fp16" and "bf16" is 0.75.
 _MISSPELT_SIMILARITY = 0.85
 
@@ -96,7 +102,7 @@ def read_ds_config(source: str) -> dict[str, Any]:
         given = config.get(block)
         if given and not (isinstance(given, dict) and given.get("enabled") is False):
             raise SettingsError(f"{path} has the block {block!r}, but {instead}.\nRemove the block from the file.")
-    _check_steps_per_print(config, path)
+    _check_counts(config, path)
     _check_offload(config, zero_stage(config, source=str(path)), path)
     return config
 
@@ -128,15 +134,23 @@ def _check_offload(config: Mapping[str, Any], stage: int, path: Path) -> None:
             )
 
 
-def _check_steps_per_print(config: Mapping[str, Any], path: Path) -> None:
-    """DeepSpeed reads it at the first step only, and would end the run there."""
-    value = config.get("steps_per_print")
-    if value is not None and (type(value) is not int or value < 1):
-        raise SettingsError(
-            f"invalid value for steps_per_print in {path}: expected an integer above 0 or null, got "
-            f"{json.dumps(value)}.\n"
-            "Correct it, or remove the key."
-        )
+def _check_counts(config: Mapping[str, Any], path: Path) -> None:
+    """What DeepSpeed reads at the first step only, and would end the run there, and what the forecast of memory reads.
+
+    As in DeepSpeed, a size may be written 5e8, or "auto" for the default.
+    """
+    for key, lowest in _LOWEST_COUNTS.items():
+        block, _, name = key.rpartition(".")
+        value = (config.get(block, {}) if block else config).get(name)
+        if value is None or (block and value == "auto"):
+            continue
+        whole = type(value) is int or (block and type(value) is float and value.is_integer())
+        if not whole or value < lowest:
+            expected = f"an integer >= {lowest}" + (' or "auto"' if block else " or null")
+            raise SettingsError(
+                f"invalid value for {key} in {path}: expected {expected}, got {json.dumps(value)}.\n"
+                "Correct it, or remove the key."
+            )
 
 
 def zero_stage(config: Mapping[str, Any], *, source: str = "the DeepSpeed file") -> int:
@@ -190,12 +204,11 @@ def resolve_ds_config(
     grad_clip: float,
     precision: str,
     source: str,
-    largest_parameter: int | None = None,
+    largest_parameter: int,
 ) -> dict[str, Any]:
     """The file's configuration with every value that belongs to the run filled in; messages call it `source`.
 
-    A bucket holds `largest_parameter` numbers, those of a rank's largest parameter, unless the file gives a number;
-    None: DeepSpeed's own size.
+    A bucket holds `largest_parameter` numbers, those of a rank's largest parameter, unless the file gives a number.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(
@@ -212,11 +225,10 @@ def resolve_ds_config(
     for key, (value, why) in values.items():
         _fill_auto(resolved, key, value, why=why, source=source)
     zero = resolved["zero_optimization"]
-    if zero.get("reduce_bucket_size", "auto") == "auto":
+    if zero.get("reduce_bucket_size") in (None, "auto"):
         # DeepSpeed's own 5e8 numbers are more than many a model has: nothing would be reduced before the backward pass
-        # has ended, and each micro-batch would allocate them, 2 GB in fp32 (at stage 1 too).
-        zero.pop("reduce_bucket_size", None)
-        zero |= {} if largest_parameter is None else {"reduce_bucket_size": largest_parameter}
+        # has ended, and stage 2, in fp32 stage 1 too, would allocate them in each micro-batch, 2 GB.
+        zero["reduce_bucket_size"] = largest_parameter
     # Its clock would wait for the device twice in each micro-batch.
     resolved["timers"].setdefault("throughput", {"enabled": False})
     # Gradients in bf16 need not wait, all of them, for the end of the backward pass to be added to their fp32 sums.

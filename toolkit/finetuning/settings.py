@@ -59,7 +59,7 @@ class FinetuningSettings(Settings):
     adam_eps: float = Field(default=1e-5, gt=0)
     """AdamW's epsilon."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """AdamW's weight decay; not of biases and norms."""
+    """AdamW's weight decay; not applied to biases and norms."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum gradient norm."""
     max_length: int | None = Field(default=None, ge=2)

@@ -156,8 +156,7 @@ def _states(
 ) -> tuple[int, int, int, int]:
     """(weights, optimizer, gradients, communication)."""
     stage, count = int(zero.get("stage", 0)), shape.parameters
-    asked = zero.get("reduce_bucket_size", "auto")
-    bucket = largest_parameter(shape.model, shape.tp) if asked == "auto" else int(asked)
+    bucket = _size_in(zero, "reduce_bucket_size", largest_parameter(shape.model, shape.tp))
     buckets = bucket * width * (2 if zero.get("overlap_comm", False) else 1)
     is_offloaded = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
     master = 0 if is_offloaded else _MASTER_AND_MOMENTS * count // dp
@@ -174,11 +173,17 @@ def _states(
         waiting = width * (min(count, bucket) if width == 2 else count)
         communication = buckets + (_FP32 * min(count, bucket) if width == 2 else 0)
         return width * count, master, _FP32 * count // dp + waiting, communication
-    live = min(count, int(zero.get("stage3_max_live_parameters", _LIVE_PARAMETERS)))
-    prefetched = min(count, int(zero.get("stage3_prefetch_bucket_size", _PREFETCH))) if dp > 1 else 0
+    live = min(count, _size_in(zero, "stage3_max_live_parameters", _LIVE_PARAMETERS))
+    prefetched = min(count, _size_in(zero, "stage3_prefetch_bucket_size", _PREFETCH)) if dp > 1 else 0
     largest = _share_of(("V", "D"), shape.model, shape.tp)
     communication = _FP32 * bucket + width * prefetched + 2 * (width + _FP32) * largest
     return width * (count // dp + live), master, _FP32 * count // dp, communication
+
+
+def _size_in(zero: Mapping[str, Any], key: str, default: int) -> int:
+    """Numbers, as a DeepSpeed file may give them: 5e8, or "auto"."""
+    value = zero.get(key)
+    return default if value in (None, "auto") else int(value)
 
 
 def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -> int:

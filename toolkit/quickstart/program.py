@@ -77,7 +77,7 @@ class Job:
         self._screen.print(f"{self._number}/{4 + len(self._runs)}  {title}", style="bold")
         started = time.monotonic()
         yield
-        self._screen.print(f"     done in {time.monotonic() - started:.1f} s")
+        self._screen.print(f"     took {time.monotonic() - started:.1f} s")
 
     def _prepare(self) -> StepChoice:
         """Both corpora, and the number of steps, which is measured once: it stays when the job is started again."""

@@ -48,7 +48,7 @@ class TrainSettings(OptimizerSettings):
     minutes."""
     attention_kernel: AttentionKernel | None = None
     """Attention on a GPU: FlashAttention-3, FlashAttention-4 (extra `flash4`), torch's FlashAttention-2, or plain torch
-    (`sdpa`). Unset: the first that runs of 3, 2 and `sdpa`."""
+    (`sdpa`). Unset: the first of `flash3`, `flash2` and `sdpa` that runs."""
     activation_checkpointing: ActivationCheckpointing = "none"
     """What blocks recompute in the backward pass to save memory: nothing, all but matrix products and flash attention
     (`selective`), or everything. Results do not change."""

@@ -31,6 +31,15 @@ def chosen(scores):
     return select(cells_of(scores), scored(scores))["m"]["t"]
 
 
+def test_a_rate_without_validation_is_not_chosen_among_several():
+    """Results of an older version may lack it."""
+    unvalidated = [
+        score.model_copy(update={"validation": None}) for score in scored({1e-4: [(0.5, 0.1)], 1e-3: [(0.8, 0.2)]})
+    ]
+    assert select([score.cell for score in unvalidated], unvalidated) == {}
+    assert select([unvalidated[0].cell], unvalidated)["m"]["t"]["learning_rate"] == 1e-4
+
+
 def test_the_best_mean_over_seeds_wins_and_test_is_reported():
     entry = chosen({1e-4: [(0.5, 0.1), (0.9, 0.3)], 1e-3: [(0.8, 0.2), (0.8, 0.6)], 1e-2: [(0.95, 0.9), (0.1, 0.9)]})
     assert entry == {

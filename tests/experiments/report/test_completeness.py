@@ -1,5 +1,6 @@
 """What a grid file declares and has no result is told: on the terminal, at scores and rates, and run by run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,12 @@ def test_each_missing_run_has_its_reason(grid: Path) -> None:
 
 
 def test_a_running_grid_has_the_rates_of_what_has_finished(grid: Path) -> None:
-    """The command writes its choice at its end."""
-    (grid / "selected.json").write_text("{}")
-    assert _results(grid).rates == {("a", "sst2"): 1e-4, ("b", "sst2"): 1e-4}
+    """The command writes its choice at its start and at its end; another rate may have finished since."""
+    chosen = json.loads((grid / "selected.json").read_text())
+    chosen["a"]["sst2"]["learning_rate"] = 1e-3
+    for content in ({}, chosen):
+        (grid / "selected.json").write_text(json.dumps(content))
+        assert _results(grid).rates == {("a", "sst2"): 1e-4, ("b", "sst2"): 1e-4}
 
 
 def test_a_choice_among_too_few_rates_is_marked(grid: Path) -> None:

@@ -144,12 +144,12 @@ def test_scores_that_do_not_compare(grid: Path, tmp_path: Path, line: str, messa
 
 @pytest.mark.parametrize(
     ("old", "new", "found"),
-    [('"de"', '"fr"', "test en, test fr of revision x"), ('"x"', '"y"', "test de, test en of revision y")],
+    [('"de"', '"fr"', "test en, test fr; revision x"), ('"x"', '"y"', "test de, test en; revision y")],
 )
 def test_models_were_scored_on_the_same_data(grid: Path, cache: Path, old: str, new: str, found: str) -> None:
     place = cache / "results/exports__b-seed-2/no_revision_available/SciFact.json"
     place.write_text(place.read_text().replace(old, new))
-    told = rf"b-seed-2.* other data of 'SciFact' \({found}\) than .* \(test de, test en of revision x\)"
+    told = rf"b-seed-2.* other data of 'SciFact' \({found}\) than .* \(test de, test en; revision x\)"
     with pytest.raises(UserError, match=told):
         write_report([grid], scores=cache)
 

@@ -48,14 +48,15 @@ class GridSettings(Settings):
     learning_rates: tuple[Rate, ...] = Field(default=PAPER_RATES, min_length=1, strict=False)
     """Peak learning rates of each task. Validation chooses one for each model and task."""
     protocol: Literal["standard", "paper"] = "standard"
-    """Of inputs and metrics."""
+    """Protocol of inputs and metrics."""
     steps: int | None = Field(default=None, ge=1)
-    """Optimizer updates of a cell, except, under the paper's protocol, of data sets that it trains on for one pass.
-    Unset: 1,000."""
+    """Optimizer updates of a cell. Unset: 1,000. Under the paper's protocol, data sets that it trains on for one pass
+    keep that."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of a cell. Unset: `OMP_NUM_THREADS`, or all cores."""
     keep_models: Literal["none", "chosen", "all"] = "none"
-    """Which cells keep their fine-tuned model, in `model/`: none, those of the chosen learning rates, or all."""
+    """Which cells keep their fine-tuned model, in `model/`: none (`false`), those of the chosen learning rates, or all
+    (`true`)."""
 
     @field_validator("keep_models", mode="before")
     @classmethod

@@ -106,7 +106,7 @@ class GridFolder:
         raise UserError(f"{self.results_file}: row {number} {what}. {_AGAIN}")
 
     def read_rates(self, scores: Sequence[Score], cells: Iterable[Cell] = ()) -> dict[tuple[str, str], float]:
-        """The chosen learning rate of each (model, task), also where its declared cells finished after the choice."""
+        """The chosen learning rate of each (model, task); of declared cells, by those that have finished until now."""
         path = self.selected_file
         text = _read_text(path)
         available = {(score.model, score.task, score.learning_rate) for score in scores}
@@ -124,8 +124,8 @@ class GridFolder:
                     f"{path} has learning rate {rate!r} for the model {model!r} and the task {task!r}, of which "
                     f"{self.results_file.name} has no cell. {_AGAIN}"
                 )
-        # A running command writes the file at its end.
-        for model, tasks in select((cell for cell in cells if cell.group not in rates), scores).items():
+        # A running command writes the file at its start and at its end.
+        for model, tasks in select(cells, scores).items():
             rates |= {(model, task): entry["learning_rate"] for task, entry in tasks.items()}
         if not rates:
             raise UserError(

@@ -15,7 +15,8 @@ def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
     """The learning rate of each model and task, and the test scores at it.
 
     The best mean of the main metric over the validation scores of all seeds; of equal ones (within 1e-12) the smallest
-    rate. A rate of which a seed has not finished cannot be chosen; a model and task without any other is left out.
+    rate. A rate of which a seed has not finished, or was not validated, cannot be chosen among several; a model and
+    task without any other is left out.
     """
     finished = {score.cell: score for score in scores}
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
@@ -26,7 +27,7 @@ def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
         whole = {
             rate: [finished[cell] for cell in members]
             for rate, members in rates.items()
-            if all(cell in finished for cell in members)
+            if all(cell in finished and (len(rates) == 1 or finished[cell].validation) for cell in members)
         }
         if whole:
             selected[model][task] = _entry(*_best(whole, of=len(rates)))
@@ -38,20 +39,13 @@ def _best(rates: Mapping[float, list[Score]], *, of: int) -> tuple[float, list[S
     if of == 1:
         [(rate, scores)] = rates.items()
         return rate, scores
-    rate = best_rate({rate: statistics.fmean(map(validation_score, scores)) for rate, scores in rates.items()})
-    return rate, rates[rate]
-
-
-def best_rate(means: Mapping[float, float]) -> float:
-    """The rate with the highest mean validation score; of equal ones (within 1e-12) the smallest."""
+    means = {
+        rate: statistics.fmean((score.validation or {})[score.metric] for score in scores)
+        for rate, scores in rates.items()
+    }
     top = max(means.values())
-    return min(rate for rate, mean in means.items() if mean >= top - _TIE)
-
-
-def validation_score(score: Score) -> float:
-    """The main metric on the validation split."""
-    assert score.validation is not None, f"{score.cell} has several learning rates and no validation"
-    return score.validation[score.metric]
+    rate = min(rate for rate, mean in means.items() if mean >= top - _TIE)
+    return rate, rates[rate]
 
 
 def _entry(rate: float, scores: list[Score]) -> dict[str, Any]:

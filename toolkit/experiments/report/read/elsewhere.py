@@ -54,7 +54,7 @@ class _TaskResult(BaseModel):
         """The mean over splits and subsets, which is MTEB's own score of a task."""
         found = [(f"{split} {one.hf_subset}", one.main_score) for split, each in self.scores.items() for one in each]
         names, scores = zip(*sorted(found), strict=True)
-        data = ", ".join(names) + f" of revision {self.dataset_revision}" * bool(self.dataset_revision)
+        data = f"{', '.join(names)}; {f'revision {self.dataset_revision}' if self.dataset_revision else 'no revision'}"
         return _Given(str(path), MTEB, path.parents[1].name, self.task_name, "main_score", fmean(scores), data)
 
 
