@@ -123,6 +123,7 @@ def test_a_tiny_run_learns_what_one_in_fp32_does(tmp_path, module, monkeypatch):
     launches, scale = module("gpu_launches"), module("gpu_scale")
     monkeypatch.setattr(launches, "launch", _launch)
     monkeypatch.setattr(launches, "AT_ONCE", 1)
+    monkeypatch.setattr(launches, "_RUN", launches._RUN.replace("sequence_length = 512", "sequence_length = 128"))
     (case,) = (case for case in launches.CASES if case.name == "mixture")
     job = scale.Job("launches", scale.TOY, 60, launches.measure_launches, items=(case,))
     with stub_gpu.stub_gpu():

@@ -22,7 +22,10 @@ def _masked_rows(num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids.masked_fill(is_masked, _MASK_ID), positions_N, ids.flatten()[positions_N]
 
 
-@pytest.mark.parametrize(("preset", "num_rows"), [("test", 2), ("test", 8), ("test", 32), ("nano", 32)])
+@pytest.mark.parametrize(
+    ("preset", "num_rows"),
+    [("test", 2), ("test", 8), ("test", 32), pytest.param("nano", 32, marks=pytest.mark.slow)],
+)
 def test_every_bf16_gradient_is_the_fp32_one(preset: str, num_rows: int) -> None:
     """The same rounded weights on both sides, at micro-batches small and large.
 

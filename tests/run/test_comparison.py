@@ -14,7 +14,7 @@ from toolkit.run.comparison import Course, Parting, parting
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.load import complete_run
 
-_PAIRS = 4_000
+_PAIRS = 1_500
 _RAMP = {"start": 0.5, "stop": 0.2}
 
 
