@@ -188,7 +188,7 @@ def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
 
 
 def undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
-    """Those of these tokens that are not special."""
+    """The tokens among these that are not special."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [text for text in texts if text not in special]
 

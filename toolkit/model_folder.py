@@ -30,7 +30,7 @@ _KINDS_OF_POOLING = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     **dict(zip(_NEW_KINDS, ("weightedmean", "lasttoken"), strict=True)),
 }
-"""By the keys of a folder, of which old readers do not know the new ones."""
+"""Pooling modes by key; older readers do not know the new keys."""
 _REMEDY = "Download the model again, or repair the file."
 _PAPER_TYPE = "sl_model"
 _PAPER_DEFAULTS = {"rope_theta": 250_000.0, "classifier_pooling": "mean"}

@@ -26,7 +26,7 @@ class TensorPlace:
     path: Path
     name: str
     dtype: str
-    """As the format writes it: F32, BF16, ..."""
+    """Name in safetensors: F32, BF16, ..."""
     shape: tuple[int, ...]
     first: int = 0
     """Row of the stored tensor that this one begins with."""

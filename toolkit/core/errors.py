@@ -79,7 +79,7 @@ class NonFiniteError(ToolkitError):
     exit_code = 3
     is_agreed = True
     step: int | None = None
-    """Of pretraining: the update that met it, or after which an evaluation did."""
+    """In pretraining: the update in which it occurred, or after which an evaluation met it."""
 
     @classmethod
     def at_step(cls, step: int, message: str) -> "NonFiniteError":

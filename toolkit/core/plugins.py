@@ -39,13 +39,13 @@ class Plugins(Generic[ClassT]):
     """The classes of one group of entry points, and those that this process has registered itself."""
 
     group: str
-    """Of entry points: name = kind, value = the class."""
+    """Entry point group: name = kind, value = the class."""
     noun: str
     """What messages call one, before its name: `objective kind`."""
     complaints: Callable[[object], list[str]]
     """What a candidate lacks beyond being a class with `name` and `Settings`, a phrase each."""
     registered: dict[str, ClassT] = field(default_factory=dict)
-    """By kind; of this process alone."""
+    """Classes by kind, registered in this process only."""
 
     def register(self, candidate: type) -> None:
         """Make a class known under its `name` in this process."""

@@ -61,7 +61,7 @@ class Settings(Record):
 
 
 def table_or(other: str) -> Discriminator:
-    """Of a union of a table and a member with another tag: the one that a value is meant to be, as messages say it."""
+    """Discriminator of a union of a table and another type: messages name the member that a value is meant to be."""
     return Discriminator(lambda value: TABLE if isinstance(value, dict | BaseModel) else other)
 
 

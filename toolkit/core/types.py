@@ -76,7 +76,7 @@ class Vocabulary:
 
     @classmethod
     def by_role(cls, ids: Mapping[str, int | None], **more: Any) -> "Vocabulary":
-        """That of a tokenizer's ids by role; padding is the eos id where the tokenizer names no pad, else 0."""
+        """Vocabulary from a tokenizer's ids by role; padding is the pad id, else the eos id, else 0."""
         pads = (ids["pad"], ids["eos"], 0)
         pad_id = next(pad_id for pad_id in pads if pad_id is not None)
         return cls(mask_id=ids["mask"], pad_id=pad_id, bos_id=ids["bos"], eos_id=ids["eos"], **more)

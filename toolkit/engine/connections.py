@@ -74,7 +74,7 @@ class _Callers:
         listener.setblocking(False)
 
     def ranks(self) -> Iterator[tuple[socket.socket, int]]:
-        """Those that have shown within a moment that they are ranks."""
+        """Connections that identified themselves as ranks in time."""
         for key, _ in self._waiting.select(timeout=0.1):
             if key.fileobj is self._listener:
                 self._accept()

@@ -115,7 +115,7 @@ class _Watch(threading.Thread):
         return None
 
     def _ask(self) -> None:
-        """As rank 0, ask all where they are; as another one, have it ask them: this one waits."""
+        """On rank 0, ask all ranks where they are; on another, have rank 0 ask: this rank is waiting."""
         if self._asked_at is None:
             self._asked_at, self._places[self._rank] = time.monotonic(), place_of_rank()
             self._send(_PLACE)

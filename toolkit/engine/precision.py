@@ -28,14 +28,14 @@ from toolkit.model.presets import model_settings
 Precision = Literal["fp32", "bf16"]
 """Compute dtype of a run."""
 Seconds = dict[Precision, float]
-"""Of a step, in each dtype."""
+"""Seconds of a step in each dtype."""
 
 _NEEDED_SPEED_UP = 1.2
 _TIMED_STEPS = 3
 _LARGEST_SPREAD = 1.2
-"""Of speed-ups that agree."""
+"""Largest ratio between speed-ups that agree."""
 _VERSION = 2
-"""Of the timed step; another one is another measurement."""
+"""Version of the timed step; a new one needs a new measurement."""
 _ROWS, _LENGTH = 4, 128
 _BUSY = "CPU time, on a busy machine"
 _log = logging.getLogger(__name__)

@@ -70,7 +70,7 @@ class StepResult:
     is_applied: bool = True
     """Weights and moments were updated."""
     flags: tuple[bool, ...] = ()
-    """Of each flag whether any rank raised it."""
+    """For each flag, whether any rank raised it."""
 
 
 class NonFiniteStep(Exception):

@@ -51,7 +51,7 @@ class FinetuningResult(Settings):
     dataset: str
     """Name of the data set; for files, the training file's, or its folder's where the file is called train."""
     protocol: str = "standard"
-    """Of inputs and metrics: `standard` or `paper`."""
+    """Protocol of inputs and metrics: `standard` or `paper`."""
     initialization: Initialization = Field(strict=False)
     """Whether the encoder was pretrained or a random twin."""
     seed: int
@@ -75,11 +75,11 @@ class FinetuningResult(Settings):
     bad_rows: list[dict[str, Any]] = Field(default_factory=list)
     """Rows of the data that were left out or not scored: file, reason, count and first places; absent without any."""
     form: str | None = None
-    """Of minimal pairs: `causal` or `masked`; others have no such field."""
+    """Minimal pairs only: `causal` or `masked`."""
     pairs: int | None = None
-    """Of minimal pairs: their number."""
+    """Minimal pairs only: their number."""
     front: str | None = None
-    """Of minimal pairs: the token in front of each sentence, where the tokenizer itself puts none there."""
+    """Minimal pairs only: the token prepended to each sentence if the tokenizer itself adds none."""
 
 
 class Keep(StrEnum):

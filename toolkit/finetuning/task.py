@@ -62,7 +62,7 @@ class Task(ABC, Generic[DataT]):
     dtype: ClassVar[Precision | None] = None
     """Compute dtype; None: what training is fastest in."""
     pipeline: ClassVar[str] = "feature-extraction"
-    """Of fine-tuned models, as the hub calls it."""
+    """Pipeline tag of fine-tuned models on the hub."""
 
     def __init__(self, settings: FinetuningSettings) -> None:
         self.settings = settings

@@ -41,7 +41,7 @@ class RunRow:
     loss: float | None = None
     tokens_per_second: float | None = None
     seconds_left: float | None = None
-    """Of a run that is training."""
+    """Only while the run is training."""
     seconds_since_line: float | None = None
     """Since its newest line was written."""
 

@@ -49,7 +49,7 @@ class Facts:
     left: str = ""
     """Words on what is left there of removed checkpoints."""
     speed: tuple[float, float] = (1.0, 1.0)
-    """As `measure_speed` gives it."""
+    """Result of `measure_speed`."""
 
 
 class Row(NamedTuple):

@@ -53,7 +53,7 @@ class MlmSettings(Settings):
 
     @property
     def targets_per_position(self) -> float:
-        """As far as settings tell; of a ramp its mean."""
+        """Expected from the settings; for a ramp, its mean."""
         return self.mask_ratio.mean if isinstance(self.mask_ratio, MaskRatioRamp) else self.mask_ratio
 
 

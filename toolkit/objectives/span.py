@@ -12,7 +12,7 @@ from toolkit.objectives.mlm import MaskedLanguageModeling, MlmSettings
 
 
 class SpanSettings(MlmSettings):
-    """Those of `mlm`, and how long spans are."""
+    """Settings of `mlm`, and of the distribution of span lengths."""
 
     geometric_p: float = Field(default=0.2, gt=0, le=1)
     """A span is n tokens long with a probability proportional to (1 - geometric_p)^n (SpanBERT: 0.2)."""

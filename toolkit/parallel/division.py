@@ -41,7 +41,7 @@ TENSOR_PARALLEL_TABLE: dict[tuple[Axis, ...], Sharing] = {
     ("V", "D"): Sharing.VOCABULARY,
     ("V",): Sharing.VOCABULARY,
 }
-"""By the axes of a parameter; one with others is whole on every rank, outside of regions."""
+"""Sharing by the axes of a parameter; parameters with other axes are replicated, outside of regions."""
 
 
 def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:

@@ -39,7 +39,7 @@ _PREFETCH = 50_000_000
 _MASTER_AND_MOMENTS, _MOMENTS, _FP32 = 12, 8, 4
 _EAGER_SHARE = 2.5
 PROCESS_BYTES = 10**9
-"""Of a rank on a CPU, with torch and DeepSpeed, before it has a model."""
+"""Memory of a rank on a CPU before it has a model: Python, torch and DeepSpeed."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Tally:
 
     @property
     def both(self) -> Counts:
-        """Those that became documents."""
+        """Counts of what became documents."""
         return self.kept.plus(self.held_out)
 
     @property

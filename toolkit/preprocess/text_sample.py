@@ -13,7 +13,7 @@ from toolkit.core.errors import UserError
 from toolkit.data import TextEntry
 
 SAMPLED_CHARACTERS = 2048
-"""Of a text that is looked at, so much of its beginning."""
+"""Characters at the start of a text that are examined."""
 _FILE = "sample.jsonl"
 _MOST_TEXTS, _SHOWN_CHARACTERS = 2048, 8
 

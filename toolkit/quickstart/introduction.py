@@ -49,7 +49,7 @@ class Findings:
     runs: Sequence[RunFolder]
     """CLM then MLM; then MLM alone, if it was trained."""
     scores: Sequence[Score]
-    """Of the models `pretrained` and `random`, by seed."""
+    """Scores of the models `pretrained` and `random`, by seed."""
     steps_reason: str
     """Why so many steps were trained; empty where nothing was measured."""
     max_difference: float

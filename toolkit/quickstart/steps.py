@@ -17,14 +17,14 @@ from toolkit.engine.precision import choose_precision, cpu_threads
 from toolkit.run.settings import RunSettings
 
 _SHARES = (1.0, 5 / 6, 2 / 3)
-"""Of the preset's steps. Half of them are too few for a clear lead over random twins in fine-tuning."""
+"""Fractions of the preset's steps. Half are too few for a clear lead over random twins in fine-tuning."""
 _MOST_SECONDS = 360.0
 """For the whole job on two cores."""
 _SPARE = 1.1
 _OTHER_WORK = 520
 """The rest of the job in steps: starting ranks, evaluation, conversion, six fine-tuning runs, the report."""
 _TARGET_SHARES = {AttentionKind.CAUSAL: 1.0, AttentionKind.BIDIRECTIONAL: 0.4}
-"""Of a row's positions that are targets, in either phase."""
+"""Fraction of a row's positions that are targets, by phase."""
 _OF_FEWER = {
     "lr.peak": 3e-3,
     "schedule": '[{objective="clm", fraction=0.6}, {objective="mlm", fraction=0.4}]',

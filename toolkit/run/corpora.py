@@ -33,13 +33,13 @@ class RunCorpora:
     """For each phase: one, or those of a blend; phases with equal data have the same. None where only phases before a
     fork read them, and they are gone."""
     validation: Mapping[str, NamedCorpus]
-    """By name, as `DataSettings.validation_folders`."""
+    """Validation corpora by name, as in `DataSettings.validation_folders`."""
     first: NamedCorpus
     """The training corpus; the first that is read of several, all of which have its tokenizer."""
     named: tuple[NamedCorpus, ...]
     """Each once, `first` as the first."""
     cache: ShardCache | None = None
-    """Of those in object storage, if any are."""
+    """Cache of corpora in object storage, if there are any."""
     gone: tuple[str, ...] = ()
     """Settings that name corpora which only phases before a fork read, and which are not there."""
 

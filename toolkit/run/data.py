@@ -53,11 +53,11 @@ class RunData:
     training: tuple[TrainingRows, ...]
     """For each phase; phases with equal data have the same."""
     validation_rows: Mapping[str, Rows]
-    """By name of the corpus, as `DataSettings.validation_folders`."""
+    """Validation rows by corpus name, as in `DataSettings.validation_folders`."""
     objectives: dict[str, Objective]
     """Every objective of the run's own steps, by its name for it."""
     evaluated: dict[str, Objective]
-    """Those whose validation loss is taken: scheduled ones, `clm`, and `mlm` where there is a mask token."""
+    """Objectives with a validation loss: scheduled ones, `clm`, and `mlm` if there is a mask token."""
 
     @property
     def plugins(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ from toolkit.run.step_plan import StepPlan
 
 _MOST_NAMED = 3
 _USABLE_SHARE = 0.85
-"""Of a GPU's memory; the rest is for what the allocator loses between blocks, workspaces and the CUDA context."""
+"""Share of GPU memory to plan with; the rest goes to fragmentation, workspaces and the CUDA context."""
 
 
 class BatchPlans:

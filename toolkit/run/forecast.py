@@ -178,7 +178,7 @@ def forecast_here(run: DeclaredRun, division: Division, *, num_ranks: int, flops
 
 
 def _flops_of(run: DeclaredRun, phase: Phase, name: str, data: RunData | None) -> float:
-    """Of an objective of a phase, per position: the mean over those of rows, padding included."""
+    """FLOPs per position of one objective of a phase, averaged over its rows, padding included."""
     settings, length = run.settings, run.plan.data[phase.index].sequence_length
     if data is not None and data.training[phase.index].rows and name in data.objectives:
         return _sampled_flops(settings, data.objectives[name], data.training[phase.index].rows[0])

@@ -206,7 +206,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
 
 
 def _tables(given: object) -> list[dict[str, Any]]:
-    """Those of a list that are tables; the rest is reported elsewhere."""
+    """The tables in a list; anything else is reported elsewhere."""
     return [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list | tuple) else []
 
 

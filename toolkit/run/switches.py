@@ -33,7 +33,7 @@ class EvaluatedRun(NamedTuple):
     name: str
     plan: StepPlan
     settings: dict[str, Any]
-    """Those of its run.toml by their whole keys."""
+    """Settings of its run.toml by dotted key."""
     lines: list[dict[str, Any]]
 
     def losses(self, name: str) -> dict[int, float]:

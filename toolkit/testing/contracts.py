@@ -221,9 +221,9 @@ class SchedulerContract:
         {"objective": "clm", "fraction": 0.25},
         {"objective": "mlm", "fraction": 0.75},
     )
-    """Of `[[schedule]]`."""
+    """Entries of `[[schedule]]`."""
     total_steps: ClassVar[int | None] = 1000
-    """Of the run."""
+    """Steps of the run."""
 
     def phases(self) -> list[dict[str, Any]]:
         """Phases that a scheduler of the kind makes of the entries, each valid."""

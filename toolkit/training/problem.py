@@ -86,7 +86,7 @@ class Problem:
         return np.ones(self.targets.labels_N.size, np.float32) if given_N is None else given_N
 
     def counts(self, num_objectives: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Of each objective of the step: its targets, and the sum of what they count."""
+        """Number of targets and sum of their weights, per objective of the step."""
         targets_P = np.bincount(self.objective_N, minlength=num_objectives)
         weights_P = np.bincount(self.objective_N, weights=self.weights_N, minlength=num_objectives)
         return tuple(targets_P.tolist()), tuple(weights_P.tolist())

@@ -29,7 +29,7 @@ class RunState:
     losses: Mapping[str, float] = field(default_factory=dict)
     """Last known losses: `train/NAME` and `validation/NAME`, by the name of the objective."""
     recent_losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By objective, those of the last steps that had a target of it, at most `WINDOW`, of the phase of the last one."""
+    """Losses by objective, of the last steps that had targets of it: at most `WINDOW`, all in the last one's phase."""
 
     def after_step(
         self,
@@ -74,7 +74,7 @@ class StepCounts(NamedTuple):
     """What a step of P objectives contains, on one rank or summed over all of them."""
 
     targets_P: tuple[int, ...]
-    """By objective."""
+    """Target counts by objective."""
     weights_P: tuple[float, ...]
     """Sums of what they count in their means; the same numbers where all count alike."""
     tokens: int = 0
@@ -84,7 +84,7 @@ class StepCounts(NamedTuple):
 
     @property
     def targets(self) -> int:
-        """Of all objectives."""
+        """Targets of all objectives."""
         return sum(self.targets_P)
 
     def packed(self) -> npt.NDArray[np.int64]:

@@ -31,7 +31,7 @@ class AgreedStep:
     counts: StepCounts
     """Over all ranks."""
     row_hashes_RL8: npt.NDArray[np.uint8]
-    """By data rank."""
+    """Hashes of the rows, by data rank."""
     own_seconds_W: Sequence[float]
     """What each rank needed by itself for an earlier step: as passed to `steps_ahead` there, and to build its part."""
     built_at: float

@@ -113,7 +113,7 @@ class TextEntry(Record):
     sampled_characters: Count
     """Letters, digits and signs of the documents that were decoded again."""
     lost_characters: Count
-    """Those of them that cannot be read from the tokens."""
+    """How many of them are lost in the tokens."""
     often_lost: str
     """The most frequent of these."""
 

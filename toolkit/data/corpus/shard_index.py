@@ -94,7 +94,7 @@ class ShardIndex:
         return self.sequence_lengths if is_plain else _JoinedLengths(self)
 
     def token_offsets(self, documents: slice) -> npt.NDArray[np.int64]:
-        """Offsets in tokens at which these documents and the one after the last begin: one more than documents."""
+        """Token offsets of the starts of these documents and of the end of the last: one more than documents."""
         start, stop, _ = documents.indices(self.num_documents)
         sequences = self.boundaries[start : stop + 1]
         found = np.full(sequences.size, self.num_tokens, np.int64)

@@ -132,7 +132,7 @@ def _body_digest(path: Path) -> bytes:
 
 
 def _starts_offset(num_pieces: _Number) -> _Number:
-    """Offset of row_starts in the file: aligned to 8 bytes."""
+    """Byte offset of row_starts in the file, aligned to 8."""
     return _HEADER_BYTES + -(-12 * num_pieces // 8) * 8
 
 

@@ -22,7 +22,7 @@ _NEEDED = {
 }
 
 RANDOM_WEIGHTS = "random"
-"""As the path of a model; a folder of this name is `./random`."""
+"""Reserved model path; write `./random` for a folder of this name."""
 UNTRAINED_CELL = {"learning_rates": (0.0,), "seeds": (0,)}
 """Rate and seed of the one cell of a task that trains nothing."""
 

@@ -80,7 +80,7 @@ class ResolvedModel:
     contents: Mapping[str, str] | None
     """Hashes of files, or the commit of a hub id; None before the model is fetched."""
     checkpoint: Path | None = None
-    """Of this toolkit; None of another encoder."""
+    """Checkpoint of this toolkit; None for other encoders."""
     initialization: Initialization = Initialization.PRETRAINED
 
     @property

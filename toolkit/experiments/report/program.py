@@ -43,7 +43,7 @@ from toolkit.run.switches import switches_of_runs
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
 _DEFAULT_OUTPUT = "report"
 Members = Mapping[str, Mapping[str, Sequence[str]]]
-"""By level and row, names of the row's models."""
+"""Names of a row's models, by level and row."""
 
 
 def write_report(

@@ -17,7 +17,7 @@ class StudyEstimate:
     """What a tree takes; None where the size of the vocabulary is not known yet."""
 
     alone: Arithmetic
-    """Of all models, each trained by itself."""
+    """All models, each trained on its own."""
     shared: Arithmetic
     """With common steps trained once."""
     kept: tuple[tuple[str, int], ...]
@@ -85,7 +85,7 @@ class Speed:
 
 
 def missed_steps(leaf: Leaf) -> dict[int, tuple[str, ...]]:
-    """Of `Leaf.keep` those that a run is past, and whose checkpoints it does not have: it began without them."""
+    """Steps of `Leaf.keep` that runs have passed without saving a checkpoint: they started before it was asked for."""
     folder = leaf.model.run.folder
     newest, there = folder.newest_step(), {step for step, _ in folder.steps()}
     return {step: keys for step, keys in leaf.keep.items() if step not in there and step < newest}

@@ -40,7 +40,7 @@ class Training:
     """All that training a piece takes."""
 
     arguments: tuple[str, ...]
-    """Those of `toolkit`."""
+    """Arguments after `toolkit`."""
     run: Path
     """Folder of the run that it trains."""
     until: int

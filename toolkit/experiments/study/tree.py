@@ -28,7 +28,7 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """That of the model."""
+        """Name of the model."""
         return self.model.name
 
     @property

@@ -27,7 +27,7 @@ _CORRECT = "Correct that line."
 Content = TypeVar("Content")
 JsonRow = dict[str, object]
 Grades = Mapping[str, Mapping[str, int]]
-"""By query and document id, how relevant the document is: 1 and more is relevant, 0 and less is not."""
+"""Relevance grade by query and document id: 1 or more is relevant, 0 or less is not."""
 
 
 @dataclass(frozen=True)

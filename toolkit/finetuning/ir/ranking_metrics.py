@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from toolkit.finetuning.ir.beir import Grades
 
 Rankings = Mapping[str, Sequence[str]]
-"""By query id, document ids from best to worst."""
+"""Document ids from best to worst, by query id."""
 
 _CUTOFF = 10
 

@@ -116,7 +116,7 @@ class SetsOfNanoBeir(Collection):
     """Sets that are searched apart, and scored as sentence-transformers' `NanoBEIREvaluator` does."""
 
     def by_set(self, ids: Iterable[str]) -> dict[str, list[str]]:
-        """By the name in front of each id."""
+        """Ids by the data set name that prefixes each."""
         found: dict[str, list[str]] = {}
         for identity in ids:
             found.setdefault(identity.partition("/")[0], []).append(identity)

@@ -13,7 +13,7 @@ from toolkit.model.families.ultrabert import UltraBert
 __all__ = ["FAMILIES", "HUB_TYPES", "SHARED_FIELDS", "Family", "HubForm", "HubType", "family_of", "hub_type"]
 
 FAMILIES: dict[str, Family] = {"llama": Llama(), "modernbert": ModernBert(), "ultrabert": UltraBert()}
-"""By the name that `model.family` has."""
+"""Families by `model.family`."""
 HUB_TYPES = {model_type: family for family in FAMILIES.values() for model_type in family.types}
 """Families by `model_type`."""
 

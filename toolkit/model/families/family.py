@@ -59,7 +59,7 @@ class Family(ABC):
     norm: ClassVar[Literal["rms", "layer"]]
     """RMSNorm, or LayerNorm without a bias."""
     activation: ClassVar[Literal["silu", "gelu"]]
-    """Of the gate in the feed-forward."""
+    """Activation of the gate in the feed-forward."""
     has_embedding_norm: ClassVar[bool]
     """Embeddings are normed; the first block then has no norm before its attention."""
     transform: ClassVar[Literal["dense", "two products"] | None]
@@ -70,7 +70,7 @@ class Family(ABC):
     scaled_by_depth: ClassVar[tuple[str, ...]]
     """Endings of the names of weights whose initial values are divided by sqrt(2 x layers)."""
     types: ClassVar[Mapping[str, HubType]]
-    """By `model_type`."""
+    """Hub types by `model_type`."""
 
     @abstractmethod
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:

@@ -57,7 +57,7 @@ class Kernels:
         attention: AttentionKernel | None = None,
         agree: Agree = lambda reason: reason,
     ) -> "Kernels":
-        """Those that run on all ranks: `attention`, or else the first of `_AUTOMATIC` that does, or plain torch.
+        """Kernels that run on all ranks: `attention`, or the first of `_AUTOMATIC` that does, or plain torch.
 
         `window` is that of the model's layers that have one.
         Weights that are "partitioned" are taken away between modules (ZeRO-3), and used in their own alone.

@@ -102,9 +102,9 @@ class WrittenGroup(Record):
     key: dict[str, Any]
     """What its shards depend on that may change while the corpus is made: which backend, and what is left out."""
     shards: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
-    """Those of the corpus."""
+    """Shards of the corpus."""
     held_out: Annotated[tuple[ShardEntry, ...], Field(strict=False)]
-    """Those of the holdout."""
+    """Shards of the holdout."""
     tally: Tally
     """Counts over its rows."""
 

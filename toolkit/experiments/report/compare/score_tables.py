@@ -25,7 +25,7 @@ from toolkit.experiments.report.read.study import StudyModel
 from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
 
 _LABEL_ORDER = (SIZE, OBJECTIVE, START, BUDGET, STEP, MASK_RATIO, CLM_SHARE)
-"""As the paper's tables have them; rows are sorted by these, and others follow."""
+"""Order of the paper's tables; rows are sorted by these labels, then by the others."""
 UNFINISHED, NOTHING_LEARNT = "\u2020", "\u2021"
 _READS_NO_TEXT = "reads no text"
 _ROUNDING = 1e-9

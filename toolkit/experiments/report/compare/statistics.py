@@ -35,9 +35,9 @@ class Estimate:
     nums: tuple[int, ...]
     """Scores of each data set."""
     std: float | None = None
-    """Of one data set's scores, with n - 1; None for a family's mean."""
+    """Standard deviation (n - 1) of one data set's scores; None for a family's mean."""
     interval: Interval | None = None
-    """By Student's t."""
+    """From Student's t."""
 
 
 @dataclass(frozen=True)

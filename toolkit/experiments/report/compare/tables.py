@@ -45,7 +45,7 @@ class Table:
     """A table; scores are fractions, and written in percent."""
 
     name: str
-    """Of its files."""
+    """Stem of its file names."""
     title: str
     note: str
     """What the numbers are, in sentences."""
@@ -54,7 +54,7 @@ class Table:
     num_names: int = 1
     """Leading columns that name the row."""
     decimals: dict[str, int] = field(default_factory=dict)
-    """Of columns of plain numbers, by heading; others are written as they are."""
+    """Decimals of numeric columns, by heading; other columns are written unchanged."""
     remarks: str = ""
     """What holds for these rows and columns alone, in sentences."""
 

@@ -43,7 +43,7 @@ class Series:
     color: int
     is_line: bool = True
     width: float | None = None
-    """Of the line; None: as other lines."""
+    """Line width; None: the default."""
 
 
 @dataclass(frozen=True)

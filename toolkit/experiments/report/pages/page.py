@@ -35,7 +35,7 @@ class Introduction:
     title: str
     head: str
     before: Mapping[str, tuple[str, str]]
-    """By the anchor of a section: its title, and its first paragraphs."""
+    """Title and first paragraphs of each section, by anchor."""
     sections: tuple[tuple[str, str, str], ...]
     """Further ones: anchor, title, body."""
     order: tuple[str, ...]
@@ -55,7 +55,7 @@ class Contents:
     members: Mapping[str, Sequence[str]]
     """Names of the models of each configuration."""
     tables: tuple[Table, ...]
-    """Of scores."""
+    """Tables of scores."""
     tests: tuple[Table, ...]
     rates: Table | None
     missing: Table | None

@@ -18,7 +18,7 @@ PARAMETERS = "parameters"
 RUN = "run"
 """Name of the model whose checkpoints are models."""
 TOTALS = (TOKENS, FLOPS)
-"""Of a training run; they differ from seed to seed by a few tokens."""
+"""Totals of a training run, which differ between seeds by a few tokens."""
 DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
 """Labels that usually follow from others; the least informative first."""
 

@@ -29,7 +29,7 @@ class RunCurves:
     folder: Path
     training: Curve
     held_out: Mapping[tuple[str, str], Curve]
-    """By objective and corpus; those over all corpora have an empty name."""
+    """Curves by objective and corpus; the corpus of means over all corpora is ""."""
     switches: tuple[int, ...]
     settings: str | None
     """run.toml."""

@@ -37,11 +37,11 @@ class StudyModel(BaseModel):
     giver: str | None = Field(alias="from")
     fork: int = Field(alias="step")
     segments: tuple[StudySegment, ...]
-    """Of its own steps."""
+    """Segments of the run's own steps."""
     kept: tuple[int, ...]
     """Steps whose checkpoints stay."""
     hours: float | None = None
-    """Of its own steps so far; None if unknown."""
+    """Hours of its own steps so far; None if unknown."""
     diverged: int | None = None
     """The step at which it diverged."""
 
