@@ -112,7 +112,7 @@ _LATIN1 = dict.fromkeys(range(384), "ƀ") | {ord(character): chr(byte) for chara
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """The bytes that a token of a byte-level vocabulary stands for; UTF-8 where it is not spelled in that alphabet."""
+    """Bytes of a token of a byte-level vocabulary; its UTF-8 if it is not spelled in that alphabet."""
     try:
         return token.translate(_LATIN1).encode("latin-1")
     except UnicodeEncodeError:

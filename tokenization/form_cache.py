@@ -26,7 +26,7 @@ _LIBRARIES = ("tokenizers", "tiktoken", "sentencepiece")
 
 @dataclass(frozen=True)
 class Form:
-    """A tokenizer in the Hugging Face form, and its `tokenizer.json` where that is known already."""
+    """A tokenizer in the Hugging Face form, and its `tokenizer.json` if already known."""
 
     backend: "tokenizers.Tokenizer"
     content: bytes | None = None

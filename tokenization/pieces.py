@@ -41,7 +41,7 @@ class Piece:
 
 
 class Pieces:
-    """The ordinary tokens of a tokenizer, by id and by what they stand for; special ones are none of them."""
+    """The ordinary (not special) tokens of a tokenizer, by id and by bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._backend = tokenizer.backend
@@ -59,7 +59,7 @@ class Pieces:
         self._by_content = {piece.content: token_id for token_id, piece in reversed(ranked)}
 
     def find(self, piece: Piece) -> int | None:
-        """The id of the token for the same bytes, of those one that is written alike if there is one."""
+        """Id of a token for the same bytes; one spelled the same if there is one."""
         return self._by_piece.get(piece, self._by_content.get(piece.content))
 
     def spell(self, content: bytes) -> list[int]:

@@ -41,7 +41,7 @@ class Described:
     bos_id: int | None
     """The one that `config.json` itself gives; what transformers would take where it gives none is no statement."""
     eos_ids: tuple[int, ...]
-    """The same; several where any of them ends a text."""
+    """The same; a list if any of several ends a text."""
     generation_ends: tuple[int, ...]
     """Ids that end a text in `generation_config.json`."""
     mask_id: int | None

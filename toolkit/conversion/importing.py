@@ -51,7 +51,7 @@ class ImportReport:
     settings: ModelSettings
     """Its shape here."""
     num_parameters: int
-    """All of them; a tied head is not counted twice."""
+    """Number of parameters; a tied head is counted once."""
     preprocess_options: str
     """Options that preprocessing with its tokenizer needs, such as " --no-eod"; usually none."""
     changes: tuple[str, ...]
@@ -70,7 +70,7 @@ class _Vocabulary:
     settings: ModelSettings
     """The model's shape with it."""
     new_mask: int | None = None
-    """The row that the mask token got, where it is a new one."""
+    """Row of the mask token, if it was added."""
     change: VocabularyChange | None = None
     """From the model's own tokenizer to another one."""
 
@@ -176,7 +176,7 @@ def _vocabulary(
 
 
 def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: list[str]) -> _Vocabulary:
-    """The model's own vocabulary, with a row for the mask token if it has to be made."""
+    """The model's own vocabulary, with a row for the mask token if it lacks one."""
     tokens = tokenizer.encoded_vocabulary_size
     if tokens < rows:
         changes.append(f"vocabulary: {rows - tokens:,} of the model's {rows:,} entries are padding after the tokens")

@@ -71,7 +71,7 @@ class HubWeights:
         self._places = places
 
     def by_our_names(self, tensors: HubTensors) -> "HubWeights":
-        """The same by the names of our parameters, of which one may be some rows of a tensor."""
+        """The same by the names of our parameters; one may be a range of rows of a tensor."""
         shapes, places = shapes_of(tensors.settings), {}
         for theirs, parts in tensors.parts.items():
             first = 0

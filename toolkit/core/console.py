@@ -138,7 +138,7 @@ class Progress(Protocol):
     """A running count of work done."""
 
     def update(self, completed: float, note: str = "") -> None:
-        """Say how much is done so far, and what else is worth knowing (a rate, a loss)."""
+        """Report how much is done so far, and extra figures (a rate, a loss)."""
 
     def say(self, text: str) -> None:
         """Print a line that stays."""

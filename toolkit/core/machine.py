@@ -27,7 +27,7 @@ def machine_facts(packages: Iterable[str]) -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Version of a package; "none" where it is not installed."""
+    """Version of a package; "none" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -29,7 +29,7 @@ def rounded(number: float) -> str:
 
 
 def first_few(names: Sequence[str], most: int = 3) -> str:
-    """The first three names, or so many, and how many more there are."""
+    """The first three (or `most`) names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 

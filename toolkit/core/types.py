@@ -31,7 +31,7 @@ FileName = Annotated[str, AfterValidator(_inner_name)]
 
 
 class AttentionKind(StrEnum):
-    """Positions of its own segment that a position may look at."""
+    """Positions of its segment that a position attends to."""
 
     CAUSAL = "causal"
     BIDIRECTIONAL = "bidirectional"

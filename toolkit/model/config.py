@@ -53,7 +53,7 @@ class RopeScaling(Settings):
 
 
 def padded_vocabulary(num_tokens: int) -> int:
-    """Entries for so many tokens: a width that tensor cores like. Ids beyond the tokenizer's are never targets."""
+    """Vocabulary size for so many tokens, rounded up for tensor cores. Ids beyond the tokenizer's are never targets."""
     return -(-num_tokens // 64) * 64
 
 
@@ -93,7 +93,7 @@ class ModelSettings(Settings):
     local_attention: int = Field(default=128, ge=2)
     """Window of sliding layers (ModernBERT, UltraBERT), half of it to each side."""
     global_attn_every_n_layers: int = Field(default=3, ge=1)
-    """One in so many layers has full attention: the first of each group in ModernBERT, the last in UltraBERT."""
+    """Every n-th layer has full attention: the first of each group in ModernBERT, the last in UltraBERT."""
     prediction_head_size: int = Field(default=768, ge=1)
     """P, inner width of UltraBERT's head."""
     rope_theta: float = Field(default=10_000.0, gt=0)

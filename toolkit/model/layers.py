@@ -101,7 +101,7 @@ def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def separate_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
-    """Outputs of each layer for one input: (T, in_features) -> as many (T, out_features)."""
+    """Outputs of each layer for one input: (T, in_features) -> (T, out_features) per layer."""
     return tuple(layer(input) for layer in layers)
 
 

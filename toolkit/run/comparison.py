@@ -64,7 +64,7 @@ class Parting:
 
     @property
     def reason(self) -> str:
-        """All of them."""
+        """All reasons in one line."""
         return "; ".join(self.reasons)
 
 
@@ -78,7 +78,7 @@ class Course:
 
     @classmethod
     def of(cls, settings: RunSettings, corpora: Mapping[str, str] | None = None) -> Self:
-        """That of resolved settings."""
+        """Course of resolved settings."""
         return cls(DeclaredRun(settings, StepPlan(settings)), corpora)
 
     def bends(self) -> set[int]:

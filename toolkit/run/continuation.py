@@ -41,7 +41,7 @@ _WHAT_TO_GIVE = (
 
 @dataclass(frozen=True)
 class Continuation:
-    """The checkpoint that a run goes on from, as its manifest describes it, and what the run takes of it."""
+    """Checkpoint that a run starts from, as described in its manifest, and what the run takes from it."""
 
     manifest: CheckpointManifest | None = None
     """None: there is no checkpoint, and weights are drawn."""
@@ -50,7 +50,7 @@ class Continuation:
     key: Literal["", "init.from", "fork.from"] = ""
     """The setting that names it; empty for the run's own newest one."""
     takes: Literal["weights", "weights and moments", "everything"] = "everything"
-    """Only with everything the run goes on at its step; with less, at step 0."""
+    """Only with everything does the run continue at its step; with less, it starts at step 0."""
     is_copy: bool = False
     """The run's own newest one is in `checkpoint.copy_to`, and its folder has none."""
     notes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Continuation:
 
     @property
     def before(self) -> CheckpointManifest | None:
-        """Of the checkpoint that the run's steps so far have led to, its own or those before a fork."""
+        """Manifest of the checkpoint that holds the run's steps so far, its own or those before a fork."""
         return self.manifest if self.takes == "everything" else None
 
     @property
@@ -142,7 +142,7 @@ class Continuation:
             )
 
     def describe(self, settings: RunSettings) -> str:
-        """Where the run goes on, in one line."""
+        """Where the run starts or resumes, in one line."""
         manifest, init = self.manifest, settings.init
         if manifest is None:
             return f"starting from random weights, seed {settings.run.seed}"

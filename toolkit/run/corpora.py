@@ -35,7 +35,7 @@ class RunCorpora:
     validation: Mapping[str, NamedCorpus]
     """Validation corpora by name, as in `DataSettings.validation_folders`."""
     first: NamedCorpus
-    """The training corpus; the first that is read of several, all of which have its tokenizer."""
+    """The training corpus; if there are several, the first that is read: all share its tokenizer."""
     named: tuple[NamedCorpus, ...]
     """Each once, `first` as the first."""
     cache: ShardCache | None = None
@@ -53,7 +53,7 @@ class RunCorpora:
         return known | {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 
     def with_vocabulary(self, run: DeclaredRun) -> DeclaredRun:
-        """The run with a vocabulary size: where it is unset, the tokenizer's, rounded up."""
+        """The run with a vocabulary size; if unset, the tokenizer's, rounded up."""
         settings = run.settings
         if settings.model.vocab_size is not None:
             return run

@@ -68,7 +68,7 @@ class RunData:
 
     @property
     def corpus(self) -> Corpus:
-        """The training corpus; the first of several, all of which have its tokenizer."""
+        """The training corpus; if there are several, the first: all share its tokenizer."""
         return self.corpora.first.corpus
 
     @property

@@ -156,7 +156,7 @@ def _is_compiled_on_gpus(train: TrainSettings, ds_config: Mapping[str, Any]) -> 
 
 
 def describe_small(sizes: Sequence[int]) -> str:
-    """A note on steps of so many rows, whose micro-batches are small."""
+    """A note on steps with this many rows, whose micro-batches are small."""
     shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
     return (
         f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
@@ -314,5 +314,5 @@ def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> Batch
 
 
 def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
-    """Rows of a phase with as many positions as a micro-batch of the plan, at most."""
+    """Rows of a phase that hold at most as many positions as a micro-batch of the plan."""
     return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

@@ -131,7 +131,7 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 class History(NamedTuple):
-    """Lines of a run and of those that it goes on from, each up to where the next one left it."""
+    """Lines of a run and of the runs that it continues, each up to where the next one left it."""
 
     lines: list[dict[str, Any]]
     is_whole: bool

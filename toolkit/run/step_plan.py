@@ -112,7 +112,7 @@ class StepPlan:
         self.first_step = 0 if fork is None else fork.step
         phases_left = (phase for phase in self.schedule.phases if phase.stop > self.first_step)
         self.own_data = list(dict.fromkeys(self.first_on_data[phase.index] for phase in phases_left))
-        """Of these, those whose data the run's own steps read."""
+        """Those of them whose data the run's own steps read."""
         self._read_before = self._rows_read()
         self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length

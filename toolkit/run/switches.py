@@ -46,7 +46,7 @@ class EvaluatedRun(NamedTuple):
         return all(phase.objectives == (name,) for phase in self.plan.schedule.phases)
 
     def like(self, name: str) -> dict[str, Any]:
-        """What is equal in another run of as many positions that differs in nothing but its schedule."""
+        """Settings shared with a run of the same number of positions that differs only in its schedule."""
         own = {
             key: value for key, value in self.settings.items() if not (is_free(key) or key.startswith(_OF_THE_COURSE))
         }

@@ -58,7 +58,7 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
 
 
 def agree(ranks: Ranks, reason: str | None) -> str | None:
-    """The reason of the first rank that has one against what all of them would do; None: no rank has. Collective."""
+    """First rank's reason against what all ranks are about to do; None if no rank has one. Collective."""
     if ranks.sum_counts(int(reason is not None)) == (0,):
         return None
     rank, found = next((rank, found) for rank, found in enumerate(ranks.gather(reason)) if found is not None)

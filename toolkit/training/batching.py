@@ -123,7 +123,7 @@ class EvaluationBatches:
 
     rows: Rows
     num_rows: int
-    """The first so many are used."""
+    """Number of rows used, from the start."""
     micro_batch_rows: int
     seed: int
     data_rank: int = 0

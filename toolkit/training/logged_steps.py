@@ -155,7 +155,7 @@ class TensorBoardWriter:
 
 
 def open_writers(run: DeclaredRun, *, resumed_step: int | None) -> list[LineWriter]:
-    """The writers that `[log]` asks for, of a run that goes on from a step; None: a fresh start."""
+    """Writers that `[log]` asks for, of a run that resumes from a step; None: a fresh start."""
     log, folder = run.settings.log, run.folder
     writers: list[LineWriter] = [MetricsFile(folder, resumed_step=resumed_step)]
     if log.tensorboard:

@@ -44,7 +44,7 @@ class Problem:
 
     @classmethod
     def pose(cls, mix: StepMix, rows: TokenRows, objective_B: IntArray, samples_B: IntArray, *, seed: int) -> Self:
-        """What objectives make of their rows, of which `samples_B` are the sample indices."""
+        """What objectives make of their rows; `samples_B` are the rows' sample indices."""
         kinds, parts = [objective.attention for objective in mix.objectives], []
         for number in sorted(range(len(kinds)), key=lambda number: kinds[number] is not AttentionKind.CAUSAL):
             own_B = np.flatnonzero(objective_B == number)

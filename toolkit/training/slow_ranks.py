@@ -29,7 +29,7 @@ class ForwardTime:
         module.register_forward_hook(self._mark)
 
     def take(self) -> float:
-        """Those since the last call, which the device is done with."""
+        """Seconds of the passes since the last call, all of which the device has finished."""
         marks, self._marks = self._marks, []
         passes = zip(marks[::2], marks[1::2], strict=False)
         return float(sum(begin.elapsed_time(end) / 1e3 if self._is_gpu else end - begin for begin, end in passes))

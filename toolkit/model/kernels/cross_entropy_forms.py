@@ -32,7 +32,7 @@ class VocabularyColumns:
         return torch.logsumexp(logits_NV, dim=-1)
 
     def of_labels(self, labels_N: Tensor) -> Tensor:
-        """The column of each label, (N,); negative where it is not here, or the label is negative."""
+        """Column of each label, (N,); negative if this rank does not hold it, or the label is negative."""
         return labels_N
 
     def sum(self, loss: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class CrossEntropyForm:
     """Method that turns a chunk's logits into its loss and their gradient: one operation of torch after another."""
 
     def rows(self, vocabulary: int) -> int:
-        """Targets of a chunk, with logits of so many columns."""
+        """Number of targets in a chunk, given the columns of its logits."""
         return _EAGER_ROWS
 
     def bytes_per_logit(self, width: int) -> int:

@@ -67,7 +67,7 @@ class UnfinishedCorpus:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the sources that are read; of all of them twice, where documents are left out."""
+        """Bytes of sources to read; all of them twice if documents are left out."""
         screened = () if self.screening is None else {group.number for group in self.groups} - self.unread()
         return sum(self.groups[number].num_bytes for numbers in (self.written, screened) for number in numbers)
 
@@ -118,7 +118,7 @@ class UnfinishedCorpus:
 
     @property
     def is_decided(self) -> bool:
-        """True where it is known which documents are left out."""
+        """True if it is known which documents are left out."""
         if self.screening is None or not is_unfinished(self.output):
             return True
         return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()
