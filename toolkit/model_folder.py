@@ -34,7 +34,7 @@ _KINDS_OF_POOLING = {
 _REMEDY = "Download the model again, or repair the file."
 _PAPER_TYPE = "sl_model"
 _PAPER_DEFAULTS = {"rope_theta": 250_000.0, "classifier_pooling": "mean"}
-"""Where EuroBERT's own are others."""
+"""Defaults of the paper's models that differ from EuroBERT's."""
 
 
 def as_native(config: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from toolkit.core.types import FileName, Vocabulary
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 COPY_AGAIN = "Copy the checkpoint again, or use another one."
-"""What to do about a damaged one."""
+"""Remedy for a damaged checkpoint, for messages."""
 TensorKind = Literal["weights", "exp_avg", "exp_avg_sq"]
 _HASH_KEY = "manifest_sha256"
 

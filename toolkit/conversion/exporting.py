@@ -56,13 +56,13 @@ class ConversionReport:
     step: int
     """Updates that the weights have had."""
     form: ExportForm
-    """What the exported model is."""
+    """Form of the exported model."""
     dtype: ExportDtype
     """dtype of the exported weights."""
     architecture: str
     """The transformers class that the folder is for."""
     notes: tuple[str, ...]
-    """What the reader of the folder has to know, one sentence each."""
+    """Notes for users of the folder, a sentence each."""
     max_difference: float
     """Largest absolute difference between a logit of the written folder and ours."""
     max_logit: float

@@ -37,7 +37,7 @@ class Described:
     settings: ModelSettings
     """Its shape in our words; `vocab_size` is the model's, padding included."""
     attention: AttentionKind
-    """What the model computes as it stands."""
+    """Attention that the model uses as it is."""
     bos_id: int | None
     """The one that `config.json` itself gives; what transformers would take where it gives none is no statement."""
     eos_ids: tuple[int, ...]
@@ -49,7 +49,7 @@ class Described:
     task_class: str | None
     """The class that `config.json` names, where its head is that of a task."""
     notes: tuple[str, ...]
-    """What was read and does not matter."""
+    """Notes on keys that were read and have no effect."""
 
 
 def describe(folder: Path, name: str) -> Described:

@@ -43,7 +43,7 @@ class ImportReport:
     """Result of an import."""
 
     model: str
-    """What was asked for."""
+    """Source of the import, as given."""
     out: Path
     """The folder that was written."""
     family: str

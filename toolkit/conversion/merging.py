@@ -136,7 +136,7 @@ def _check(parents: Sequence[Checkpoint]) -> None:
 
 
 def _identity(checkpoint: Checkpoint) -> dict[str, object]:
-    """What checkpoints of a merge have in common."""
+    """Common properties of the checkpoints of a merge."""
     manifest, model = checkpoint.manifest, flat(settings_of(checkpoint).model_dump(mode="json"), "model.")
     shapes = {f"shape of {name}": entry.shape for name, entry in manifest.tensors.items()}
     own = {key: value for key, value in model.items() if not key.endswith(_FREE)}

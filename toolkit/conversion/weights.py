@@ -27,7 +27,7 @@ from toolkit.model_folder import wrapper_prefix
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
 BODY = "model."
-"""What the names of all tensors but the head's begin with, in every class: its prefix."""
+"""Prefix of the names of all tensors but the head's, in every class."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 

@@ -25,7 +25,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def unfinished(path: Path) -> Path:
-    """What a file is called until it is whole, where one process at a time writes it."""
+    """Name of a file until it is complete, if one process at a time writes it."""
     return path.with_name(f".{path.name}.partial")
 
 

@@ -41,9 +41,9 @@ class Plugins(Generic[ClassT]):
     group: str
     """Entry point group: name = kind, value = the class."""
     noun: str
-    """What messages call one, before its name: `objective kind`."""
+    """Noun for messages, put before the name: `objective kind`."""
     complaints: Callable[[object], list[str]]
-    """What a candidate lacks beyond being a class with `name` and `Settings`, a phrase each."""
+    """What a candidate lacks, apart from `name` and `Settings`: a phrase each."""
     registered: dict[str, ClassT] = field(default_factory=dict)
     """Classes by kind, registered in this process only."""
 

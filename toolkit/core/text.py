@@ -56,7 +56,7 @@ def terminal_safe(text: str) -> str:
 
 
 def ending(made: str, *commands: str) -> str:
-    """How a command ends: what it made and where, then the commands that come next, a line each."""
+    """Last lines of a command: what it wrote and where, then the next commands, a line each."""
     return "\n".join((f"{made}. Next:", *(f"  {command}" for command in commands)))
 
 

@@ -28,7 +28,7 @@ _HEARD = b"."
 
 
 def new_token() -> bytes:
-    """What tells ranks from strangers."""
+    """Token that tells ranks from other connections."""
     return secrets.token_bytes(_TOKEN_BYTES)
 
 

@@ -50,7 +50,7 @@ class Turn(NamedTuple):
 
 
 _for_now = dict[Path, Seconds]()
-"""What this process measured on a busy machine, by where it would be kept."""
+"""Measurements of this process on a busy machine, by the path at which they would be kept."""
 
 
 def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:

@@ -133,7 +133,7 @@ class Ranks:
         return received
 
     def from_first_copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the first copy's rank with the same part of the model gives, on the CPU. Collective."""
+        """The tensor of the rank with the same part of the model in the first copy, on the CPU. Collective."""
         if self.data_parallel_size == 1:
             return tensor
         sent = tensor.to(self.device)

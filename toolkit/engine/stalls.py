@@ -30,12 +30,12 @@ _WAITS_FOR_DEVICE = {"sum_with_flags", "_update", "synchronize"}
 
 
 def timeout_seconds() -> float:
-    """How long ranks may take to meet, and a collective of a step, before DeepSpeed and torch end the run."""
+    """Time limit of the rendezvous and of each collective, after which DeepSpeed and torch end the run."""
     return 60 * float(os.environ.get("DEEPSPEED_TIMEOUT", "10"))
 
 
 def limit_seconds() -> float:
-    """How long a rank may wait in a collective of a step until those that it waits for are named."""
+    """How long a rank waits in a collective of a step before it names the ranks that it is waiting for."""
     return _SHARE * timeout_seconds()
 
 

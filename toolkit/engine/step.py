@@ -37,7 +37,7 @@ class MicroBatch:
 
     @property
     def weight(self) -> torch.Tensor:
-        """What its targets count in a mean, 0-dim fp64."""
+        """Total weight of its targets in a mean, 0-dim fp64."""
         if self.weights_N is None:
             return (self.labels_N >= 0).sum().double()
         return self.weights_N.double().sum()

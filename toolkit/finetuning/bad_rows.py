@@ -21,7 +21,7 @@ _WHAT_WAS_FOUND = re.compile(r", (?:found|got|but) |: expected ")
 
 
 class Labels(Enum):
-    """What readers do about rows without labels."""
+    """How readers treat rows without labels."""
 
     NEEDED = auto()
     """Refuse them."""
@@ -80,7 +80,7 @@ class BadRows:
             console().print(f"{file}: {counted(len(places), 'row')} {reason} ({first_few(places, _MOST_NAMED)})")
 
     def report(self) -> list[dict[str, Any]]:
-        """What was found, as `result.json` has it."""
+        """Findings in the form of `result.json`."""
         return [
             {"file": file, "reason": reason, "count": len(places), "first": places[:_MOST_NAMED]}
             for (file, reason), places in self.found.items()

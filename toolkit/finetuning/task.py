@@ -149,7 +149,7 @@ class Task(ABC, Generic[DataT]):
         """Write weights and configuration, so that stock classes load them; the tokenizer is already there."""
 
     def notes(self, data: DataT) -> dict[str, Any]:
-        """What `read_open` and `load` need beside weights and configuration; plain data, written to the folder."""
+        """Plain data, written to the folder, that `read_open` and `load` need besides weights and configuration."""
         return {}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> DataT:

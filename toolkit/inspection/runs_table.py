@@ -30,7 +30,7 @@ _SECONDS_BETWEEN_TABLES = 30.0
 
 @dataclass(frozen=True)
 class RunRow:
-    """Where one run stands."""
+    """State of one run."""
 
     name: str
     """Path of its folder below the one that is shown."""
@@ -46,7 +46,7 @@ class RunRow:
     """Since its newest line was written."""
 
     def cells(self) -> tuple[str, ...]:
-        """What its row of the table says."""
+        """Its row of the table."""
         share = "" if not self.total_steps else f" of {self.total_steps:,} ({self.step / self.total_steps:.0%})"
         return (
             self.name,

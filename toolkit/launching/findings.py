@@ -34,13 +34,13 @@ _LEAST_RATES = {"cpu": 1e7, "cuda": 1e9}
 
 @dataclass
 class Facts:
-    """What a rank found."""
+    """Findings of a rank."""
 
     host: str
     same: dict[str, dict[str, str]] = field(default_factory=dict)
     """Values by check and name."""
     error: str = ""
-    """What the run would end with on this machine."""
+    """Error that would end the run on this machine."""
     clock: float = 0.0
     """Unix time, taken by all ranks at once."""
     free: float = math.inf

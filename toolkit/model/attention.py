@@ -32,7 +32,7 @@ class SegmentAttention:
     kind: AttentionKind
     layout: SegmentLayout
     window: int | None = None
-    """How far a position sees to each side; None: its whole segment."""
+    """Positions attended to on each side; None: the whole segment."""
 
     def __call__(
         self,

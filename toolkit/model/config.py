@@ -9,7 +9,7 @@ from toolkit.core.settings import Settings
 from toolkit.core.types import AttentionKind
 
 ActivationCheckpointing = Literal["none", "selective", "full"]
-"""What the backward pass of a block computes again: nothing, all but matrix products, or everything."""
+"""What the backward pass of a block recomputes: nothing, all but matrix products, or everything."""
 
 AttentionKernel = Literal["flash3", "flash4", "flash2", "sdpa"]
 """Attention: on a GPU by FlashAttention-3, 4 or torch's 2; anywhere by plain torch."""
@@ -25,7 +25,7 @@ _OF_SOME_FAMILIES = {
 }
 
 LayerType = Literal["full_attention", "sliding_attention"]
-"""What a layer's attention reaches: its segment, or a window of it. Names as in transformers."""
+"""Reach of a layer's attention: the segment, or a window of it. Names as in transformers."""
 
 
 class RopeScaling(Settings):
@@ -141,7 +141,7 @@ class ModelSettings(Settings):
 
     @property
     def layer_types(self) -> tuple[LayerType, ...]:
-        """What the attention of each layer reaches."""
+        """Reach of the attention of each layer."""
         every = 1 if self.family == "llama" else self.global_attn_every_n_layers
         return layer_types(self.family, self.num_hidden_layers, every)
 

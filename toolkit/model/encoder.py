@@ -149,7 +149,7 @@ class ForwardContext:
     rope: RopeCosSin
     attention: SegmentAttention | MixedAttention
     positions_N: Tensor | None
-    """Where hidden states are wanted after the last block; None: at all T positions."""
+    """Positions whose hidden states are wanted after the last block; None: all T."""
 
     @classmethod
     def by_layer_type(

@@ -35,9 +35,9 @@ class ParameterCounts:
     body: int
     """All blocks, the final norm, and the embedding's norm if there is one."""
     body_and_embedding: int
-    """What a model's marketing size counts."""
+    """Parameters that a model's nominal size counts."""
     transform: int
-    """What hidden states pass between body and the head's matrix."""
+    """Parameters between the body and the head's matrix."""
     total: int
     """Every parameter; a tied head is not counted twice."""
 

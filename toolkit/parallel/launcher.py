@@ -17,7 +17,7 @@ STARTER_VARIABLE = "TOOLKIT_STARTER_PID"
 LOOPBACK = "127.0.0.1"
 
 _OTHER_STARTERS = {"SLURM_STEP_NUM_TASKS": "srun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpiexec"}
-"""How many processes they started, in a variable of each; none of them sets RANK."""
+"""Variables with the number of processes, one per launcher; none of these launchers sets RANK."""
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 _LAST_PORT = 65_535
 _NEEDED = ("WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")

@@ -48,7 +48,7 @@ class Counts:
 
 @dataclass
 class Account(SourceEntry):
-    """What one source gave; `first_bad` has the first bad row for each reason."""
+    """Counts of one source; `first_bad` has the first bad row for each reason."""
 
     first_bad: dict[str, BadRow] = field(default_factory=dict)
 

@@ -88,7 +88,7 @@ def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool
 
 
 def _problem(source: Source, account: Account, settings: ReadingSettings) -> str:
-    """What is wrong with a bad source by its account, and what to do."""
+    """What is wrong with a bad source, by its counts, and what to do."""
     lost, looks = "gives no document", _other_kind(source, settings)
     if account.num_texts:
         lost = f"has {account.num_bad:,} bad of {counted(account.rows, 'row')}"

@@ -117,7 +117,7 @@ def _end(tokenizer: Tokenizer) -> str:
 
 
 def corpus_ending(place: str, holdout: str | None = None) -> str:
-    """How a command ends that made a corpus, in a folder or at a URL, with its held-out documents in another."""
+    """Last lines of a command that made a corpus, in a folder or at a URL, and its holdout."""
     data = {"train": place, "validation": holdout}
     settings = " ".join(f"--set {quoted(f'data.{key}={path}')}" for key, path in data.items() if path)
     return ending(f"wrote {place}", f"toolkit inspect {quoted(place)}", f"toolkit train RUN.toml {settings}")

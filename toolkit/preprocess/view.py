@@ -60,7 +60,7 @@ class CorpusView:
         return self._begun is None or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
-        """What failed, and how far the corpus is each time that a group is written."""
+        """Failures, and the progress of the corpus each time a group is written."""
         failures = [f"{key} failed: {message}" for key, message in self._claims.failed.items()]
         progress = [] if self.is_over() else [self._groups()]
         for text in (*failures, *progress):

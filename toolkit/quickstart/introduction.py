@@ -1,4 +1,4 @@
-"""What the quickstart's report says before and between the sections that every report has."""
+"""Texts of the quickstart's report, before and between the sections that every report has."""
 
 import math
 from collections.abc import Sequence

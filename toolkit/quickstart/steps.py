@@ -19,7 +19,7 @@ from toolkit.run.settings import RunSettings
 _SHARES = (1.0, 5 / 6, 2 / 3)
 """Fractions of the preset's steps. Half are too few for a clear lead over random twins in fine-tuning."""
 _MOST_SECONDS = 360.0
-"""For the whole job on two cores."""
+"""Time limit of the whole job on two cores."""
 _SPARE = 1.1
 _OTHER_WORK = 520
 """The rest of the job in steps: starting ranks, evaluation, conversion, six fine-tuning runs, the report."""
@@ -29,7 +29,7 @@ _OF_FEWER = {
     "lr.peak": 3e-3,
     "schedule": '[{objective="clm", fraction=0.6}, {objective="mlm", fraction=0.4}]',
 }
-"""What fewer steps than all learn more with."""
+"""Settings that work better with fewer steps."""
 _TIMED = 2
 
 

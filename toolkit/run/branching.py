@@ -38,7 +38,7 @@ class TailSettings(Settings):
     """`[branch]` of a tail: what happens to optimizer and learning rate where the branch begins."""
 
     optimizer: Literal["keep", "reset"] = "keep"
-    """Whether the optimizer's moments are kept, or start at zero."""
+    """Optimizer moments: kept, or reset to zero."""
     lr: Literal["keep", "rewarm"] = "keep"
     """`keep`: the rate of one run of all steps; `rewarm`: warm-up, stable and decay over the tail alone."""
 

@@ -58,7 +58,7 @@ class Parting:
     step: int
     """Updates that both make alike; all of the shorter one where it is a prefix of the other."""
     keys: tuple[str, ...] = ()
-    """What differs from there on; none where one is a prefix of the other."""
+    """Keys that differ from there on; none if one is a prefix of the other."""
     reasons: tuple[str, ...] = ()
     """The same in words, with both values."""
 
@@ -92,7 +92,7 @@ class Course:
         return found
 
     def whole(self) -> dict[str, Held]:
-        """What holds for the whole run."""
+        """Settings that hold for the whole run."""
         settings = self.run.settings
         found = {
             key: _held(value)
@@ -105,7 +105,7 @@ class Course:
         return found
 
     def at(self, step: int) -> dict[str, Held]:
-        """What holds from the update with 0-based index `step`, which is a bend, up to the next one."""
+        """Settings from the update with 0-based index `step`, a bend, up to the next bend."""
         plan, phase = self.run.plan, self.run.plan.schedule.phase_at(step)
         objectives = [self.run.settings.objectives.get(name) or declare(name, {}) for name in phase.objectives]
         kinds = "+".join(objective.kind for objective in objectives)

@@ -54,7 +54,7 @@ class Continuation:
     is_copy: bool = False
     """The run's own newest one is in `checkpoint.copy_to`, and its folder has none."""
     notes: tuple[str, ...] = ()
-    """What there is to say of the choice, a line each."""
+    """Notes on the choice, a line each."""
 
     @property
     def is_own(self) -> bool:
@@ -231,7 +231,7 @@ def with_choices(run: DeclaredRun, saved: Mapping[str, Any]) -> DeclaredRun:
 
 
 def read_continuation(folder: RunFolder) -> Continuation:
-    """What `Continuation.write` wrote, opened again."""
+    """Read back what `Continuation.write` wrote."""
     written = folder.read_json(folder.continuation_file)
     place = written["place"]
     if not place:

@@ -37,7 +37,7 @@ class RunCorpora:
     first: NamedCorpus
     """The training corpus; if there are several, the first that is read: all share its tokenizer."""
     named: tuple[NamedCorpus, ...]
-    """Each once, `first` as the first."""
+    """Distinct corpora, `first` in front."""
     cache: ShardCache | None = None
     """Cache of corpora in object storage, if there are any."""
     gone: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class RunData:
     """With the vocabulary size."""
     corpora: RunCorpora
     training: tuple[TrainingRows, ...]
-    """For each phase; phases with equal data have the same."""
+    """Rows of each phase; phases with equal data share them."""
     validation_rows: Mapping[str, Rows]
     """Validation rows by corpus name, as in `DataSettings.validation_folders`."""
     objectives: dict[str, Objective]

@@ -17,7 +17,7 @@ from toolkit.run.load import read_resolved
 
 
 class Divergence(BaseModel):
-    """Where the run of run.toml met a loss or a gradient that is not finite."""
+    """Non-finite loss or gradient that the run of run.toml met, and where."""
 
     model_config = ConfigDict(frozen=True)
 

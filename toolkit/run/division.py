@@ -84,7 +84,7 @@ class Division:
     is_compiled: bool
     """True where blocks and loss go through torch.compile."""
     choices: tuple[str, ...] = ()
-    """What was chosen for settings and options that were not given, a line each."""
+    """Choices made for settings and options that were not given, a line each."""
 
     @property
     def batch(self) -> BatchPlan:

@@ -53,7 +53,7 @@ class Machines:
 
     @property
     def tflops(self) -> float:
-        """What is expected of one, in TFLOP/s of model FLOPs."""
+        """Expected model TFLOP/s of one."""
         peak = peak_flops(DEVICES[self.device])
         assert peak is not None
         return self.mfu * peak / 1e12

@@ -148,11 +148,11 @@ class RunSettings(Settings):
     lr: LearningRateSettings = LearningRateSettings()
     """Learning rate."""
     parallel: ParallelSettings = ParallelSettings()
-    """How the model is divided over ranks."""
+    """Model parallelism."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When state is saved and what stays."""
     log: LogSettings = LogSettings()
-    """What is written down."""
+    """Logging."""
     eval: EvaluationSettings = EvaluationSettings()
     """Validation."""
 

@@ -73,7 +73,7 @@ class Stretch:
     stop: int
     settings: LearningRateSettings
     planned_stop: int
-    """Where it was to stop; later than `stop` where a branch left it."""
+    """Planned end; later than `stop` if a branch left it early."""
 
     @property
     def num_steps(self) -> int:
@@ -82,7 +82,7 @@ class Stretch:
 
     @property
     def told_stop(self) -> str:
-        """Where it stops, and where it was to."""
+        """Its end, and its planned end."""
         return f"{self.stop:,}" + f" of {self.planned_stop:,}" * (self.planned_stop > self.stop)
 
     def describe(self) -> str:

@@ -167,7 +167,7 @@ class CachedCorpus:
                     self._download(f"{name}.idx", path, sha256=sha256)
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
-        """What `open_shard` makes of a shard whose .bin is in the folder; the last ones used stay open."""
+        """Result of `open_shard` for a shard whose .bin is in the folder; the most recently used stay open."""
         cache, size = self._cache, self.size(f"{name}.bin")
         if size * cache.num_sharers > cache.most_bytes:
             raise SettingsError(

@@ -42,7 +42,7 @@ _PRELOADED = [
 ]
 _context: ForkServerContext | None = None
 cpu_seconds = 0.0
-"""What processes of the server have used so far: they are its children, and no count of this process's has them."""
+"""CPU seconds of the server's processes so far: as its children, they are in none of this process's counts."""
 
 
 def warm_server() -> ForkServerContext:

@@ -117,7 +117,7 @@ def _try_largest(run: ResolvedRun, engine: Engine) -> str | None:
 
 
 def _words(error: torch.OutOfMemoryError) -> str:
-    """What torch asked for and had, without its advice."""
+    """Torch's message on requested and available memory, without its advice."""
     return str(error).partition(" If reserved")[0].strip()
 
 

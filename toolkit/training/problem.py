@@ -56,7 +56,7 @@ class Problem:
 
     @classmethod
     def of_one(cls, objective: Objective, rows: TokenRows, draws: Draws, *, number: int = 0) -> Self:
-        """What one objective makes of rows."""
+        """Problem that one objective makes of its rows."""
         targets = build(objective, rows, draws)
         num_causal = len(rows.tokens_BS) if objective.attention is AttentionKind.CAUSAL else 0
         return cls(targets, rows.segments_BS, num_causal, np.full(targets.labels_N.size, number))
@@ -81,7 +81,7 @@ class Problem:
 
     @property
     def weights_N(self) -> FloatArray:
-        """What each target counts in its objective's mean."""
+        """Weight of each target in its objective's mean."""
         given_N = self.targets.weights_N
         return np.ones(self.targets.labels_N.size, np.float32) if given_N is None else given_N
 

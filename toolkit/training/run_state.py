@@ -71,7 +71,7 @@ class RunState:
 
 
 class StepCounts(NamedTuple):
-    """What a step of P objectives contains, on one rank or summed over all of them."""
+    """Counts of a step of P objectives, on one rank or summed over all ranks."""
 
     targets_P: tuple[int, ...]
     """Target counts by objective."""
@@ -125,7 +125,7 @@ class StepInfo:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What was measured in one step, over all ranks."""
+    """Measurements of one step, over all ranks."""
 
     loss: float
     """Exact, before the update: the mean over target tokens, or in a mixture the sum of those of its objectives, each
@@ -137,10 +137,10 @@ class StepMetrics:
     seconds: float
     """Without evaluation and saving."""
     spike: str = ""
-    """What there is to say of a spike of the loss; empty if there is none."""
+    """Notes on a loss spike; empty if there is none."""
     is_applied: bool = True
     """True where weights and moments were updated."""
     means: Mapping[str, float] = field(default_factory=dict)
     """Exact means over target tokens of the objectives of a mixture that had one, by name."""
     own_seconds_W: Sequence[float] = ()
-    """What each rank needed by itself for an earlier step, as `AgreedStep` has it."""
+    """Each rank's own seconds in an earlier step, as in `AgreedStep`."""

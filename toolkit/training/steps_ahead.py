@@ -24,7 +24,7 @@ from toolkit.training.run_state import StepCounts
 
 @dataclass(frozen=True)
 class AgreedStep:
-    """What one rank runs in one step, and what all ranks know of it before it begins."""
+    """One rank's work in a step, and what all ranks agreed on before it begins."""
 
     mix: StepMix
     micro_batches: tuple[MicroBatch, ...]

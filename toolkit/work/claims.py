@@ -48,7 +48,7 @@ class Item:
     payload: Any = None
     """All that doing it takes, as plain data."""
     group: Hashable = None
-    """What a process keeps from one item to the next, such as loaded data."""
+    """Items of one group share what a process keeps between items, such as loaded data."""
     claim: str = ""
     """Items of one claim are done by one process, one after another; empty: the item alone."""
     needs: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Item:
 
     @property
     def claimed_as(self) -> str:
-        """What a process has to hold to do the item."""
+        """Claim that a process must hold to do the item."""
         return self.claim or self.key
 
 

@@ -184,7 +184,7 @@ class Setting:
     versions: Mapping[str, str] = field(default_factory=_versions)
 
     def fault(self) -> str | None:
-        """What is not right on this machine, if anything."""
+        """What is wrong on this machine, if anything."""
         if not Path(self.directory).is_dir():
             return f"it has no folder {self.directory}, the command's working directory"
         if not self.job_file.is_file():

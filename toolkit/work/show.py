@@ -77,7 +77,7 @@ def watch(view: View) -> None:
 
 
 class Pace:
-    """How fast a number of parts get done, from now on."""
+    """Rate at which parts get done, from now on."""
 
     def __init__(self, num_before: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._num_before, self._clock, self._begun = num_before, clock, clock()

@@ -103,7 +103,7 @@ class SlurmJobs:
 
 
 def _ending(number: str) -> str:
-    """How a job ended, which is not in the queue, and why; empty where Slurm does not know, or no longer."""
+    """How and why a job that left the queue ended; empty if Slurm does not know, or no longer."""
     asked = ("sacct", "-X", "-n", "-P", "--format=State,Reason,ExitCode", "-j"), ("scontrol", "-o", "show", "job")
     for command in asked if number else ():
         if shutil.which(command[0]) is not None:

@@ -142,7 +142,7 @@ class Crew(ABC):
 
 
 def why_ended(code: int, log: Path) -> str:
-    """How a process ended, by its exit code, and where it said more."""
+    """How a process ended, by its exit code, and where its output is."""
     if code >= 0:
         return f"exit code {code}; see {log}"
     hint = ", as the system does where memory is short" if -code == signal.SIGKILL else ""

@@ -38,7 +38,7 @@ class ShardSource(Protocol):
         """Bring the .idx of a shard."""
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
-        """What `open_shard` returns once the shard's .bin is there, which may go when it is no longer kept."""
+        """Result of `open_shard` once the shard's .bin is there; the file may go when it is no longer kept."""
 
 
 class Corpus:

@@ -56,7 +56,7 @@ class EncodingEntry(Record):
     add_eod: bool
     """Documents end with the end-of-document token."""
     frame: FrameEntry | None = None
-    """What that puts around every document; None in a corpus that does not say."""
+    """Tokens that it puts around every document; None if not recorded."""
 
 
 class TokenizerEntry(Record):
@@ -73,7 +73,7 @@ class TokenizerEntry(Record):
     source: str | None = None
     """Repository and commit of a tokenizer from the hub, `organization/name@commit`."""
     encoding: EncodingEntry | None = None
-    """How texts became ids; None in a corpus that does not say."""
+    """How texts were encoded; None if not recorded."""
 
     @model_validator(mode="after")
     def _ids_are_in_the_vocabulary(self) -> Self:
@@ -165,7 +165,7 @@ class CorpusManifest(Record):
     tokenizer_files: dict[FileName, Sha256]
     """Hash of each file of the folder `tokenizer`, by its path in it."""
     special_text_hits: Count
-    """How often text contained the string of a special token."""
+    """Number of special-token strings found in text."""
     text: TextEntry | None = None
     """Its text; None in a corpus that does not say."""
     skipped: dict[str, Count]

@@ -77,7 +77,7 @@ class ModelEntry(Settings):
     """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the labels `run` and `training_step`.
     `"all"`, a list, or a range `"A..B"` or `"A..B:EVERY"`."""
     labels: dict[str, Label] = Field(default_factory=dict)
-    """What a report may draw scores against, such as `clm_share = 0.25`."""
+    """Quantities that a report may plot scores against, such as `clm_share = 0.25`."""
 
     @field_validator("steps", mode="before")
     @classmethod

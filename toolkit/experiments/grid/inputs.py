@@ -85,7 +85,7 @@ class ResolvedModel:
 
     @property
     def source(self) -> str:
-        """Where its weights, or those of the model that it is a twin of, are."""
+        """Path of its weights, or of the model that it is a twin of."""
         return self.encoder if self.checkpoint is None else str(self.checkpoint)
 
     def twin(self, entry: ModelEntry) -> "ResolvedModel":

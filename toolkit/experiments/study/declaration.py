@@ -42,7 +42,7 @@ class StudySettings(Settings):
 
 
 class RewarmSettings(Settings):
-    """How the learning rate begins again after a model that `from` names."""
+    """How the learning rate restarts after the model named by `from`."""
 
     peak: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Unset: `lr.peak`."""
@@ -71,7 +71,7 @@ class ModelBlock(Settings):
 
 
 class MachineSettings(Settings):
-    """Where one model trains; several train side by side where there is more than that."""
+    """Resources for training one model; with more than that, several train side by side."""
 
     gpus: int | None = Field(None, ge=1)
     """GPUs of a node; unset: all of them, or none where there are none."""
@@ -82,7 +82,7 @@ class MachineSettings(Settings):
     ds_config: str | None = Field(None, min_length=1)
     """DeepSpeed file, as `toolkit train` takes it."""
     tflops: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """What a device is known to reach, in TFLOP/s of model FLOPs, for estimates of hours."""
+    """Model TFLOP/s that a device is known to reach, for estimates of hours."""
 
 
 class PieceJobSettings(SlurmSettings):

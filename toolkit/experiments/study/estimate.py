@@ -14,7 +14,7 @@ from toolkit.run.metrics import last_trained_line, positions_per_second
 
 @dataclass(frozen=True)
 class StudyEstimate:
-    """What a tree takes; None where the size of the vocabulary is not known yet."""
+    """Cost of a tree; None while the vocabulary size is unknown."""
 
     alone: Arithmetic
     """All models, each trained on its own."""
@@ -71,7 +71,7 @@ class Speed:
         return int(line["step"])
 
     def seconds(self, leaf: Leaf, first: int) -> float | None:
-        """What a run takes after its first updates; None where no run of the study has begun."""
+        """Cost of a run after its first updates; None if no run of the study has started."""
         if not self._measured:
             return None
         plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())

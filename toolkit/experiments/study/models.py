@@ -42,7 +42,7 @@ class Model:
     """In the study file, in words."""
     run: DeclaredRun
     labels: Mapping[str, Label]
-    """What reports draw scores against."""
+    """Quantities that reports plot scores against."""
     raw: Mapping[str, Any]
     """Its run file, before presets and defaults."""
     source: OutsideRun | None = None

@@ -46,7 +46,7 @@ class Training:
     until: int
     """Updates that the run has when the piece is done."""
     log: Path
-    """What it prints goes to the end of this file."""
+    """File that its output is appended to."""
 
 
 class StudyJob(Job):

@@ -166,7 +166,7 @@ class StudyPlan:
         return {step for giver, step in needs if giver == name}
 
     def _pieces_of(self, leaf: Leaf) -> Iterator[RunPiece]:
-        """What is left of a run, cut where others wait for it."""
+        """Remaining pieces of a run, cut where others wait for it."""
         first, source, last = self._first[leaf.name], self._sources[leaf.name], self.last(leaf.name)
         needs = source.needs if source else None
         waited = {step for step in self._waited(leaf.name) if step <= last}

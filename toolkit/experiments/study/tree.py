@@ -106,7 +106,7 @@ class Tree:
         return sum(leaf.own_steps for leaf in self.leaves.values())
 
     def why_nothing_is_shared(self) -> str:
-        """What most pairs of models differ in from the first step on; empty where steps are shared, or there is one."""
+        """What most pairs of models differ in from the first step on; empty if steps are shared, or with one model."""
         if self.shared < self.alone or not self._partings:
             return ""
         found = [parting.reason.split("; ") for parting in self._partings.values()]

@@ -33,7 +33,7 @@ _SIGNS = {
 
 
 class ModelState(NamedTuple):
-    """What a model does, and in words what there is to know of it."""
+    """State of a model, and a description of it."""
 
     kind: str
     text: str

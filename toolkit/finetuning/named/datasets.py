@@ -87,13 +87,13 @@ class NamedDataset:
             )
 
     def fetch(self, protocol: str) -> dict[Split, DataFile]:
-        """What the splits are read from, fetched from the hub where its client's cache lacks it."""
+        """Sources of the splits, downloaded from the hub unless its client has them cached."""
         forms, hub = self.splits(protocol), Hub()
         files = {form.name: _fetched(form, hub) for form in forms.values()}
         return {split: PublishedSplit(form, split, files[form.name]) for split, form in forms.items()}
 
     def cached(self, protocol: str) -> dict[Split, DataFile]:
-        """What was fetched last; the hub is not asked. None of the splits where one is missing."""
+        """Sources of the splits downloaded last, without asking the hub; none at all if one is missing."""
         files = {split: (form, _noted(form)) for split, form in self.splits(protocol).items()}
         known = {split: PublishedSplit(form, split, local) for split, (form, local) in files.items() if local}
         return dict(known) if len(known) == len(files) else {}

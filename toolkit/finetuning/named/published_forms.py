@@ -55,7 +55,7 @@ class PublishedSplit:
 
 
 DataFile = Path | PublishedSplit
-"""What a split is read from."""
+"""Source of a split."""
 
 
 def table_of(file: DataFile) -> TableFile:

@@ -48,7 +48,7 @@ class SequenceClassificationSettings(FinetuningSettings):
     label_separator: Name = ","
     """Separator of the labels of a set in one string."""
     pair_labels: tuple[Name, Name] | None = Field(default=None, strict=False)
-    """What the `paper` protocol writes before the texts of a pair. Unset: the columns' names, capitalized."""
+    """Labels that the `paper` protocol writes before the texts of a pair. Unset: the columns' names, capitalized."""
 
     @field_validator("label_type")
     @classmethod

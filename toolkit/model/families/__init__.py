@@ -24,5 +24,5 @@ def family_of(settings: ModelSettings) -> Family:
 
 
 def hub_type(model_type: str) -> HubType:
-    """What its family says of a `model_type` that is read."""
+    """Its family's entry for a `model_type` that can be imported."""
     return HUB_TYPES[model_type].types[model_type]

@@ -1,4 +1,4 @@
-"""What a family says of itself."""
+"""Properties of a family of models."""
 
 import re
 from abc import ABC, abstractmethod
@@ -98,7 +98,7 @@ class Family(ABC):
         return ids
 
     def notes(self, config: Any) -> Iterator[str]:
-        """What a configuration says that does not matter."""
+        """Notes on keys of a configuration that have no effect."""
         for key in ("attention_dropout", "embedding_dropout", "mlp_dropout"):
             if getattr(config, key, 0):
                 yield f"{key}={getattr(config, key)} is left out"

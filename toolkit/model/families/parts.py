@@ -83,7 +83,7 @@ def unsupported_windows(config: Any, family: str) -> Iterator[str]:
 
 
 def _period(kinds: list[str], family: str) -> int | None:
-    """Each how many layers one sees everything; None where they do not follow that."""
+    """Every how many layers one has full attention; None if there is no such period."""
     # One period more than there are layers, for a family that may have none without a window.
     periods = range(1, len(kinds) + 2)
     return next((every for every in periods if layer_types(family, len(kinds), every) == tuple(kinds)), None)

@@ -16,7 +16,7 @@ from toolkit.preprocess.settings import TxtDocuments
 from toolkit.preprocess.sources.source import Format, Source
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-"""How a file begins that `git lfs` has not downloaded."""
+"""First bytes of a file that `git lfs` has not downloaded."""
 _SPAN_BYTES = 4 << 20
 LARGEST_ROW_BYTES = 1 << 30
 

@@ -1,4 +1,4 @@
-"""What corpus is in progress in a folder, and whether a command may continue it: what it keeps, and what it refuses."""
+"""Corpus in progress in a folder, and whether a command may continue it: what is kept, and what is refused."""
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -30,14 +30,14 @@ from toolkit.work.commands import commands_at, work_folder
 
 
 class Begun(Record):
-    """What corpus is made in a folder, and how far it is."""
+    """Corpus in progress in a folder, and its progress."""
 
     key: dict[str, Any]
     """Everything that its shards depend on but the backend; with another key they would be others."""
     why_reference: str
     """Why the tokenizer's own backend makes the ids; empty: the fast one does."""
     is_merging: bool = False
-    """Whether all groups are written, and shards get the corpus's names."""
+    """True once all groups are written and shards are being renamed."""
 
 
 def read_begun(folder: Path) -> Begun | None:

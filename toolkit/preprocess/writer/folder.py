@@ -62,7 +62,7 @@ def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> str:
-    """What a command says that may not write where another one does."""
+    """Message of a command that may not write because another one does."""
     return f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
 
 
@@ -89,7 +89,7 @@ def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) 
 
 
 def already_finished(place: object, found: CorpusManifest) -> str:
-    """What a command says that finds its corpus made."""
+    """Message of a command whose corpus already exists."""
     return f"{place} is already finished: {found.documents:,} documents, {found.tokens:,} tokens."
 
 

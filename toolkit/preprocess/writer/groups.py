@@ -97,7 +97,7 @@ def _on_hub(file: Source) -> str:
 
 
 class WrittenGroup(Record):
-    """What is written of a group."""
+    """Record of a finished group."""
 
     key: dict[str, Any]
     """What its shards depend on that may change while the corpus is made: which backend, and what is left out."""

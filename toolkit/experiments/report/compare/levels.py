@@ -101,7 +101,7 @@ class Level:
     name: str
     """`models` or `configurations`; begins the names of files."""
     seeds: Seeds
-    """What the intervals are over."""
+    """What the intervals are taken over."""
     rows: tuple[ScoreRow, ...]
     tasks: tuple[TaskInfo, ...]
     shown: Shown = Shown()  # noqa: RUF009

@@ -48,7 +48,7 @@ class Table:
     """Stem of its file names."""
     title: str
     note: str
-    """What the numbers are, in sentences."""
+    """Sentences on what the numbers are."""
     head: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     num_names: int = 1
@@ -56,7 +56,7 @@ class Table:
     decimals: dict[str, int] = field(default_factory=dict)
     """Decimals of numeric columns, by heading; other columns are written unchanged."""
     remarks: str = ""
-    """What holds for these rows and columns alone, in sentences."""
+    """Sentences that hold for these rows and columns only."""
 
     @property
     def scores(self) -> Iterator[MeanScore]:
