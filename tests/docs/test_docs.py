@@ -431,7 +431,7 @@ def test_the_index_lists_every_page_once() -> None:
 
 
 def test_the_pages_can_still_be_read() -> None:
-    """At most 40,000 words in docs, rules of tables not counted, and 800 in README."""
+    """At most 40,000 words in docs, rules of tables not counted, and 700 in README."""
     words = {page.name: sum(bool(re.search(r"\w", word)) for word in page.text.split()) for page in PAGES}
     assert sum(number for name, number in words.items() if name.startswith("docs/")) <= 40_000
-    assert words["README.md"] <= 800
+    assert words["README.md"] <= 700
