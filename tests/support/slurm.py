@@ -14,6 +14,8 @@ echo "$number|PENDING|None|$2" >> queue
 echo "$number;cluster"
 """
 _SQUEUE = '#!/bin/bash\ncat "$(dirname "$0")/../queue"\n'
+_UNKNOWN = "#!/bin/bash\nexit 1\n"
+"""In place of the programs that say how a job ended, which would ask a real Slurm about a job of its own."""
 
 
 class Slurm:
@@ -23,7 +25,8 @@ class Slurm:
         self._folder = folder / "slurm"
         for name in ("bin", "jobs"):
             (self._folder / name).mkdir(parents=True)
-        for name, program in (("sbatch", _SBATCH), ("squeue", _SQUEUE)):
+        programs = {"sbatch": _SBATCH, "squeue": _SQUEUE, "sacct": _UNKNOWN, "scontrol": _UNKNOWN}
+        for name, program in programs.items():
             (self._folder / "bin" / name).write_text(program)
             (self._folder / "bin" / name).chmod(0o755)
         self.end_all()
