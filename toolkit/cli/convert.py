@@ -73,9 +73,7 @@ def command(
     ] = None,
     head: Annotated[
         ImportHead | None,
-        typer.Option(
-            help=f"With --from-hf: own, or new to initialize what the model's head lacks. [default: {DEFAULT_HEAD}]"
-        ),
+        typer.Option(help=f"With --from-hf: new initializes what the model's head lacks. [default: {DEFAULT_HEAD}]"),
     ] = None,
 ) -> None:
     """Convert between this toolkit's checkpoints and Hugging Face folders; both models' logits are compared."""
