@@ -1,6 +1,6 @@
-"""The engine's own way in: `deepspeed launchers/pretrain.py [--config RUN.toml] [--ds_config FILE] [--set a.b=value]`.
+"""Program of a rank: `deepspeed launchers/pretrain.py [--config RUN.toml] [--ds_config FILE] [--set a.b=value]`.
 
-Any other launcher that sets the variables of a rank will do.
+Any other launcher that sets a rank's environment variables works too.
 """
 
 import argparse
@@ -12,12 +12,12 @@ from toolkit.core.processes import end_after
 
 
 def main() -> None:
-    """Read the arguments of a rank, prepare the bundled corpus where the quickstart preset is run, and pretrain."""
+    """Read the arguments of a rank, prepare the bundled corpus if the quickstart preset is run, and pretrain."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ds_config", default="auto", help="a DeepSpeed JSON, a shipped one (zero2), or auto")
     what.add_argument(
-        "--run_dir", help="a run folder that `toolkit train` has resolved; only --until is read beside it"
+        "--run_dir", help="a run folder that `toolkit train` has resolved; of other options, only --until is read"
     )
     parser.add_argument("--config", help="a run file or the name of a preset; default: the quickstart preset")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=value")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _with_underscores(argument: str) -> str:
-    """An option in its one spelling: launchers and people write --local-rank and --local_rank."""
+    """An option with underscores: launchers and people write both --local-rank and --local_rank."""
     name, equals, value = argument.partition("=")
     return f"--{name[2:].replace('-', '_')}{equals}{value}" if argument.startswith("--") else argument
 

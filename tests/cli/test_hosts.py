@@ -154,7 +154,7 @@ def test_a_slurm_job_that_saved_nothing_new_is_not_requeued(tmp_path, whole, clu
     (log,) = outputs([job], seconds=120)
     assert job.returncode == 1
     assert "stopped at step 0" in log
-    assert "the time was over before a new checkpoint, so the job is not queued again. It needs a longer --time" in log
+    assert "the time limit came before a new checkpoint, so the job is not requeued. It needs a longer --time" in log
     assert not (tmp_path / "requeued").exists()
 
 

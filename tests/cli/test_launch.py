@@ -111,7 +111,7 @@ def test_a_rank_that_the_system_kills_is_explained(monkeypatch, capfd):
     monkeypatch.setattr(launch, "rank_command", lambda num_procs, *, port: (ranks, {}))
     assert launch.launch_ranks([], num_procs=1) == 128 + signal.SIGKILL
     assert (
-        "probably since the machine ran out of memory. Set a smaller train.micro_batch_rows" in capfd.readouterr().err
+        "probably because the machine ran out of memory. Set a smaller train.micro_batch_rows" in capfd.readouterr().err
     )
 
 

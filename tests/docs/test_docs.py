@@ -157,7 +157,7 @@ def test_the_studies_of_the_results_are_declared_as_their_page_says(monkeypatch:
     for name, alone, shared in (("shares", 45_000, 28_620), ("question", 38_400, 34_560)):
         tree = Tree(models_of(load_study(f"{name}.toml")))
         assert (len(tree.leaves), tree.alone, tree.shared) == (30, alone, shared)
-        assert f"30 models, {shared:,} steps in place of {alone:,}" in page
+        assert f"30 models, {shared:,} steps instead of {alone:,}" in page
 
 
 def test_the_context_extension_is_declared_as_its_script_runs_it() -> None:

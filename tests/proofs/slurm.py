@@ -26,7 +26,7 @@ from toolkit.core.files import shipped_folder
 
 BEGIN, END = "<!-- slurm: made by python -m tests.proofs.slurm -->", "<!-- end of slurm -->"
 _SECONDS = 1800
-_TOO_LATE = "error: the time was over before a new checkpoint, so the job is not queued again."
+_TOO_LATE = "error: the time limit came before a new checkpoint, so the job is not requeued."
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ def command(
         typer.Argument(metavar="PREFIX", help="Shard files, with or without .bin or .idx; globs too."),
     ],
     tokenizer: Annotated[str, typer.Option(metavar="TOK", help="The tokenizer that the shards were encoded with.")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the corpus; made if missing.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the corpus; created if missing.")],
     eod: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Token that ends a document; default: the tokenizer's own.")
     ] = None,
@@ -23,7 +23,7 @@ def command(
     ] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an adopted corpus.")] = False,
 ) -> None:
-    """Use Megatron-LM's .bin/.idx files in place: reads them through, adds corpus.json and the tokenizer."""
+    """Use Megatron-LM's .bin/.idx files in place: scan them, add corpus.json and the tokenizer."""
     from toolkit.preprocess.adoption import adopt
     from toolkit.preprocess.summary import corpus_ending
 

@@ -16,7 +16,7 @@ def command(
         Path, typer.Argument(metavar="RUN_DIR", help="Folder of the run to branch from; it is not changed.")
     ],
     *,
-    step: Annotated[int, typer.Option(metavar="K", min=1, help="Step of a kept checkpoint there.")],
+    step: Annotated[int, typer.Option(metavar="K", min=1, help="Step of a checkpoint kept in RUN_DIR.")],
     config: Annotated[
         Path, typer.Option(metavar="TAIL.toml", help="[[schedule]] from that step on, and other settings to change.")
     ],
@@ -25,7 +25,7 @@ def command(
         list[str] | None, typer.Option("--set", metavar="a.b=value", help="Change a setting of the tail.")
     ] = None,
 ) -> None:
-    """Start a new run at a step of another one, with another tail: objective, decay, budget, data."""
+    """Start a new run from a step of another run, with a different tail: objective, decay, budget, data."""
     from toolkit.core.text import ending, quoted
     from toolkit.run.branching import make_branch
 

@@ -48,8 +48,8 @@ def command(
     architecture: Annotated[
         ExportArchitecture | None,
         typer.Option(
-            help="With --to-hf: classes, of the model's family; llama is what servers such as vLLM take. [default: the "
-            "encoder's; the decoder's for --form causal and where there are norms of heads]"
+            help="With --to-hf: transformers classes, of the model's family; servers such as vLLM take llama. "
+            "[default: the encoder's; the decoder's for --form causal and with QK-norm]"
         ),
     ] = None,
     dtype: Annotated[
@@ -85,7 +85,7 @@ def command(
     if to_hf:
         for option, given in (("--mask-token", mask_token), ("--tokenizer", tokenizer), ("--head", head)):
             if given is not None:
-                raise UserError(f"{option} applies to --from-hf only: a checkpoint is whole already. Remove it.")
+                raise UserError(f"{option} applies to --from-hf only: a checkpoint is already complete. Remove it.")
         _export(source, out, form or DEFAULT_FORM, architecture, dtype or DEFAULT_DTYPE, sentence_transformers)
         return
     if sentence_transformers or any(given is not None for given in (form, architecture, dtype)):

@@ -35,7 +35,7 @@ def guarded(program: Callable[[], object], *, report: Callable[[str], None] = pr
     try:
         check_numbers()
     except ToolkitError as error:
-        # Machines differ: once on each.
+        # Machines differ: once per machine.
         if read_launcher().local_rank == 0:
             print_error(str(error))
         return error.exit_code

@@ -31,9 +31,9 @@ _TRAINING_FILE = (
     f"Training file. sc: {' '.join(ENDINGS)} with the columns text and label. tc: CoNLL columns, or tokens and tags. "
     "qa: SQuAD JSON. ir: a BEIR folder, or a table with query, positive and negative."
 )
-_DATASETS = "A data set on the hub; files are for what it lacks. `toolkit finetune TASK --help` names a task's."
+_DATASETS = "A data set on the hub; use files for splits it lacks. `toolkit finetune TASK --help` lists a task's."
 _LABEL_TYPES = "sc: class (default), number or set. tc: entity (default) or class."
-# Settings with an option of their own: of all tasks, and of those that read tables.
+# Settings with their own option: for all tasks, and for those that read tables.
 _OPTIONS = ("protocol", "learning_rate", "seed", "steps", "threads", "bad_rows")
 _OF_TABLES = ("text_columns", "label_column", "label_type", "label_separator")
 _option = partial(option_of, FinetuningSettings)
@@ -58,7 +58,9 @@ def command(
     ] = None,
     label_column: Annotated[str | None, typer.Option(metavar="NAME", help="Column of the label, or of tags.")] = None,
     label_type: Annotated[str | None, typer.Option(metavar="TYPE", help=_LABEL_TYPES)] = None,
-    label_separator: Annotated[str | None, typer.Option(metavar="SIGN", help="Of a set's labels; default: ,")] = None,
+    label_separator: Annotated[
+        str | None, typer.Option(metavar="SIGN", help="Between a set's labels; default: ,")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="key=value", help="Change a setting of the lists below; the value is TOML."),
@@ -93,10 +95,10 @@ def command(
 
 
 def help_sections(words: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Settings that `--set` changes for every task, and for the one that a command line names in `words`."""
+    """Settings that `--set` changes for every task, and for the task named in `words`, the command line."""
     sections = [("Settings of every task (--set key=value)", help_rows(FinetuningSettings, without=_OPTIONS))]
     if any(not word.startswith("-") for word in words):
-        # Takes seconds: a task's settings are where its network is.
+        # Takes seconds: importing a task's settings imports its network.
         from toolkit.finetuning import get_task, known_tasks
         from toolkit.finetuning.named.datasets import known_datasets
 
@@ -113,7 +115,7 @@ def _scores(result: "FinetuningResult") -> "Table":
     from toolkit.core.console import columns
 
     known = result.test or result.validation or {}
-    # Scores of sets that are searched apart are lines of their own: `NanoNQ_ndcg@10`.
+    # Sets that are searched separately get their own lines: `NanoNQ_ndcg@10`.
     sets = [name for name in known if name.endswith(f"_{result.metric}")]
     metrics = sorted((name for name in known if name not in sets), key=lambda metric: metric != result.metric)
     table = columns("", "", *metrics)

@@ -17,13 +17,13 @@ def command(
     grid: Annotated[Path, typer.Argument(metavar="GRID.toml", help="A grid file: models, tasks, rates and seeds.")],
     workers: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Worker processes (default: one per GPU, or what the cores hold)."),
+        typer.Option(metavar="N", min=1, help="Worker processes (default: one per GPU, or as the cores allow)."),
     ] = None,
     executor: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Where workers run: local, this machine; slurm, N jobs that share the grid; ray, a Ray cluster.",
+            help="Where workers run: local (this machine), slurm (N jobs that share the grid) or ray (a Ray cluster).",
         ),
     ] = "local",
     dry_run: Annotated[

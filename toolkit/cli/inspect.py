@@ -1,4 +1,4 @@
-"""`toolkit inspect`: contents of a corpus, a run or a checkpoint, or how far many runs, a grid or a corpus are."""
+"""`toolkit inspect`: contents of a corpus, a run or a checkpoint; progress of many runs, a grid or a corpus."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,14 +31,14 @@ def command(
     rows: Annotated[int, typer.Option(metavar="K", min=0, help="How many rows of a corpus to show.")] = 3,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="data.KEY=VALUE", help="How rows are made, for example data.windows=blocks."),
+        typer.Option("--set", metavar="data.KEY=VALUE", help="How rows are built, for example data.windows=blocks."),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="A run of one objective: when did a run that switches to it catch up?"),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show runs, a grid or a corpus in the making until Ctrl-C.")
+        bool, typer.Option("--watch", help="Show runs, a grid or an unfinished corpus live until Ctrl-C.")
     ] = False,
 ) -> None:
     """Show the contents of a corpus (statistics, lengths, rows), the state of runs, or the contents of a checkpoint."""
@@ -59,7 +59,7 @@ def command(
         try:
             inspection.watch(Path(place), views=views)
         except KeyboardInterrupt:
-            # Its end, which interrupts nothing.
+            # The normal end of --watch: nothing was interrupted.
             raise typer.Exit(INTERRUPTED) from None
     else:
         inspection.inspect(Path(place), num_rows=rows, views=views, overrides=overrides or [], against=against)

@@ -18,15 +18,15 @@ from toolkit.core.processes import end_after
 from toolkit.core.signals import stop_signals_kept
 
 _COMMANDS = {
-    "quickstart": "Run the whole path on bundled text",
+    "quickstart": "Run the whole pipeline on bundled text",
     "tokenizer": "Train a tokenizer on text",
     "preprocess": "Tokenize text into memory-mapped shards",
     "adopt": "Use Megatron-LM's .bin/.idx files in place",
-    "inspect": "Look at a corpus, a run or a checkpoint",
+    "inspect": "Show a corpus, a run or a checkpoint",
     "verify": "Check the hashes of a corpus, a run or a checkpoint",
-    "train": "Pretrain an encoder, objective after objective",
+    "train": "Pretrain an encoder, one objective after another",
     "doctor": "Check the ranks and machines of a run",
-    "branch": "Start a new run at a step of another one",
+    "branch": "Start a new run from a step of another",
     "merge": "Average the weights of checkpoints",
     "study": "Train a family of runs, common prefixes once",
     "convert": "Export to or import from Hugging Face",
@@ -39,21 +39,21 @@ _COMMANDS = {
 _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESUMED = {"grid", "preprocess", "quickstart", "study"}
-"""Commands that keep what is finished; `train` says itself whether anything is, and the others start again."""
+"""Commands that keep what is finished; `train` prints its own message, and the others start again."""
 _RESERVED = {"plan", "adapt", "estimate", "launch", "watch"}
 
 
-# The library has its own copy of click, whose names it does not export.
+# typer has its own copy of click and does not export its names.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 class _Command(TyperCommand):
     examples: tuple[str, ...] = ()
     sections: Callable[[], Sequence[tuple[str, Sequence[tuple[str, str]]]]] = staticmethod(tuple)
-    """More of the help after the options: titles and rows."""
+    """Help sections after the options: titles and rows."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        # The library writes {SOURCE}... for a required argument.
+        # typer writes {SOURCE}... for a required argument.
         return [piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -61,7 +61,7 @@ class _Command(TyperCommand):
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 if parameter.param_type_name == "argument":
-                    # Without the type, which the library writes after the name.
+                    # Without the type, which typer writes after the name.
                     arguments.append((parameter.metavar or parameter.name, record[1]))
                 else:
                     options.append(record)
@@ -84,7 +84,7 @@ class _LazyGroup(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The entry of a command in the list, without its options."""
+        """A command's entry in the list, without its options."""
         return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -118,20 +118,20 @@ class _LazyGroup(TyperGroup):
             raise KeyboardInterrupt
 
         try:
-            # Commands that save on SIGTERM have handlers of their own; the others tidy up as on Ctrl-C.
+            # Commands that save on SIGTERM have their own handlers; the others clean up as on Ctrl-C.
             with stop_signals_kept(), _usage_errors():
                 signal.signal(signal.SIGTERM, interrupt)
                 return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             what = "continues" if ctx.invoked_subcommand in _RESUMED else "starts again"
             print(str(interruption) or f"interrupted; the same command {what}", file=sys.stderr, flush=True)
-            # Else the command-line library would turn it into exit code 1.
+            # Otherwise typer would turn it into exit code 1.
             raise SystemExit(code) from None
 
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """Say what is wrong with a command line as all other errors are said; a group without a command shows its help."""
+    """Report command-line errors like all other errors; a group without a command shows its help."""
     try:
         yield
     except _UsageError as error:
@@ -148,7 +148,7 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _message(error: typer.BadParameter) -> str:
-    """A message on a wrong value, in the words of all our messages; the library writes the option in front."""
+    """Message on an invalid value, worded like all our messages; typer puts the option in front."""
     from pydantic import ValidationError
 
     from toolkit.core.settings import expectation
@@ -165,7 +165,7 @@ def _message(error: typer.BadParameter) -> str:
 
 
 def _no_options() -> None:
-    """Makes a group of an app with one command."""
+    """Callback that turns an app with one command into a group."""
 
 
 def _refuse(name: str) -> None:
@@ -213,10 +213,10 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     sys.exit(guarded(lambda: get_command(application())(prog_name="toolkit")))
 
 
 def entry() -> NoReturn:
-    """The same, as all that this process does."""
+    """`main` as the whole program of this process."""
     end_after(main)

@@ -1,4 +1,4 @@
-"""`toolkit merge`: the mean of checkpoints as one."""
+"""`toolkit merge`: the mean of several checkpoints, as one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +16,9 @@ EXAMPLES = (
 def command(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="CHECKPOINT|RUN", help="Checkpoints; of a run its newest, or with --steps several."),
+        typer.Argument(
+            metavar="CHECKPOINT|RUN", help="Checkpoints, or runs: the newest of each, or several with --steps."
+        ),
     ],
     *,
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; must not exist or must be empty.")],
@@ -28,8 +30,8 @@ def command(
         str,
         typer.Option(
             metavar="uniform|linear|1-sqrt|W,W,...",
-            help="The mean's weights, oldest first: equal, 1 2 3 ..., those that stand for a 1-sqrt decay of the "
-            "learning rate, or a number for each checkpoint; divided by their sum.",
+            help="The mean's weights, oldest first: equal, 1 2 3 ..., those equivalent to a 1-sqrt decay of "
+            "the learning rate, or a number for each checkpoint; divided by their sum.",
         ),
     ] = "uniform",
 ) -> None:

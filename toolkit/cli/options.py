@@ -1,4 +1,4 @@
-"""Options that set the fields of a settings class: its texts and defaults stand there, and are refused there."""
+"""Options that set the fields of a settings class, which has their help texts and defaults and validates them."""
 
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ Model = Annotated[
     ),
 ]
 """Argument of commands that evaluate."""
-# Not `run_presets()`: what it imports would make `--help` slow.
+# Not `run_presets()`: its imports would make `--help` slow.
 _PRESETS = ", ".join(sorted(path.stem for path in (Path(__file__).parents[1] / "run" / "presets").glob("*.toml")))
 RunSource = Annotated[str, typer.Argument(metavar="RUN.toml|PRESET", help=f"A run file, or a preset: {_PRESETS}.")]
 """Argument of commands that start ranks, and their options:"""
@@ -40,11 +40,13 @@ Overrides = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option(metavar="a100|h100|h200|b200|mi250x|mi300x", help="With --dry-run: estimate the time on these."),
+    typer.Option(
+        metavar="a100|h100|h200|b200|mi250x|mi300x", help="With --dry-run: estimate the time on such devices."
+    ),
 ]
 """Option of commands that plan."""
 Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="Expected fraction of --device's peak.")]
-"""Option beside it."""
+"""Goes with `Device`."""
 
 
 def option_of(settings: type[Settings], key: str, metavar: str | None = None) -> Any:
@@ -60,7 +62,7 @@ def help_rows(settings: type[Settings], *, without: Collection[str] = ()) -> lis
 def _help(settings: type[Settings], key: str) -> str:
     field = settings.model_fields[key]
     default = list(field.default) if isinstance(field.default, tuple) else field.default
-    # Whether a flag is given needs no default.
+    # Flags need no default.
     shown = "" if field.is_required() or default is None or isinstance(default, bool) else f" [default: {default}]"
     return f"{' '.join((field.description or '').split())}{shown}"
 
@@ -72,9 +74,9 @@ def settings_from(
     overrides: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> _Settings:
-    """The settings that options give; None is an option that was not given.
+    """Settings from options; None is an option that was not given.
 
-    `overrides` are the `key=value` of `--set`; `options` has the option's name by key, where it is another one.
+    `overrides` are the `key=value` of `--set`; `options` has an option's name by key, where the two differ.
     """
     values = {key: value for key, value in given.items() if value is not None}
     changed: dict[str, Any] = {}

@@ -16,7 +16,9 @@ EXAMPLES = (
 
 def command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Output of toolkit finetune, or its model/.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file like its test file; labels are optional.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file in the format of its test file; labels are optional.")
+    ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for predictions.jsonl.")],
     text_columns: Annotated[
         str | None, typer.Option(metavar="A[,B]", help="sc: columns of the texts, if not those of the training file.")

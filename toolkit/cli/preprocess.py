@@ -37,7 +37,7 @@ def command(
     ],
     tokenizer: Annotated[str | None, _option("tokenizer", "TOK")] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the corpus, made if missing, or its URL.")
+        str | None, typer.Option(metavar="DIR", help="Folder of the corpus, created if missing, or its URL.")
     ] = None,
     text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
     workers: Annotated[int | None, _option("workers", "N")] = None,
@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Tokenize text into a corpus: Megatron .bin/.idx shards, corpus.json and the tokenizer.
 
-    If interrupted, run the same command again: it writes what is not finished, with the same result.
+    If interrupted, run the same command again: it completes the corpus, with the same result.
     `toolkit preprocess fineweb-edu` alone prepares FineWeb-Edu's sample-10BT with EuroBERT's tokenizer in
     data/fineweb-edu.
     """
@@ -96,7 +96,7 @@ def _run(sources: list[str], output: str, given: dict[str, Any]) -> None:
 
     settings = settings_from(PreprocessSettings, given)
     give_back_freed_memory()
-    # A library that ends the process at a damaged file shows where.
+    # If a library crashes on a damaged file, show where.
     faulthandler.enable(2)
     others = {"workers", "tasks", "executor", "overwrite"}
     command = [sources, settings.model_dump(mode="json", exclude=others)]

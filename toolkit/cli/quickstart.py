@@ -15,7 +15,7 @@ def command(
         bool, typer.Option("--compare", help="Also train with MLM alone and show both curves; takes longer.")
     ] = False,
 ) -> None:
-    """Run the whole path on bundled text, in minutes, without a network; writes runs/quickstart/report.html.
+    """Run the whole pipeline on bundled text, in minutes, without a network; writes runs/quickstart/report.html.
 
     If interrupted, run it again: what is finished is kept and training resumes.
     """

@@ -17,7 +17,7 @@ EXAMPLES = (
 
 def command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Folders of grids, of runs for their losses, and of studies.")
+        list[Path], typer.Argument(metavar="DIR", help="Folders of grids, of runs (for their losses) and of studies.")
     ],
     output: Annotated[
         Path | None,
@@ -31,7 +31,7 @@ def command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="MTEB's folder of results, or one with EuroEval's JSON lines, of these models.",
+            help="MTEB's results folder, or one with EuroEval's JSON lines, for these models.",
             show_default=False,
         ),
     ] = None,

@@ -1,4 +1,4 @@
-"""`toolkit score`: how often a language model finds the acceptable sentence of a minimal pair the likelier one."""
+"""`toolkit score`: how often a language model prefers the acceptable sentence of a minimal pair."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def command(
     model: Model,
     pairs: Annotated[
         Path,
-        typer.Option(metavar="FILE|DIR", help="Pairs: sentence_good, sentence_bad and UID; BLiMP's files as they are."),
+        typer.Option(metavar="FILE|DIR", help="Pairs: sentence_good, sentence_bad and UID; BLiMP's files work as is."),
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for result.json and predictions.jsonl.")],
     form: Annotated[str | None, option_of(MinimalPairsSettings, "form", "causal|masked")] = None,

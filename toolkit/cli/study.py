@@ -31,7 +31,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
     executor: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Where models train: local, this machine; slurm, jobs; ray, a Ray cluster."),
+        typer.Option(
+            metavar="NAME", help="Where models train: local (this machine), slurm (jobs) or ray (a Ray cluster)."
+        ),
     ] = "local",
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this model and those it starts from; repeatable.")
@@ -50,7 +52,7 @@ def command(
     ] = None,
 ) -> None:
     """Train a family of runs from one file, every common prefix once; rerun it to do what is missing."""
-    # Before the imports of the next line, which take seconds. What trains answers for itself.
+    # Before the imports of the next line, which take seconds. Training handles its own signals.
     with ended_by_stop_signals("stopped; the same command continues"):
         from toolkit.experiments.study import program
 
@@ -74,7 +76,7 @@ def command(
         elif dry_run:
             program.show_plan(study, only=only or [], tflops=tflops)
         else:
-            # Standard output is the object's alone.
+            # Only the JSON object goes to standard output.
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
                 code = program.run_study(study, only=only or [], executor=executor, report=_report)
             if as_json:
@@ -90,7 +92,7 @@ def _check_modes(given: dict[str, object], only: object, as_json: bool, device: 
 
 
 def _report(folder: Path) -> None:
-    # What it imports takes seconds.
+    # Its imports take seconds.
     from toolkit.experiments.report import write_report
 
     write_report([folder])

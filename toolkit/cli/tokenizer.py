@@ -10,7 +10,7 @@ import typer
 from toolkit.cli.options import option_of, settings_from
 from toolkit.preprocess.settings import TokenizerTrainingSettings
 
-# Options that preprocess needs as well to read the same texts.
+# Options that preprocess needs too, to read the same texts.
 _OF_SOURCES = ("text_field", "txt_documents", "delimiter", "subset")
 _OVERWRITE = TokenizerTrainingSettings.model_fields["overwrite"].description
 
@@ -28,7 +28,7 @@ def command(
         ),
     ],
     vocab_size: Annotated[int, _option("vocab_size", "N")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tokenizer; made if missing.")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the tokenizer; created if missing.")],
     text_field: Annotated[str | None, _option("text_field", "NAME")] = None,
     txt_documents: Annotated[str | None, _option("txt_documents", "KIND")] = None,
     delimiter: Annotated[str | None, _option("delimiter", "C")] = None,

@@ -36,13 +36,13 @@ def command(
         typer.Option(metavar="HOURS", min=0.1, help="With --device: print the number of jobs of this length."),
     ] = None,
 ) -> None:
-    """Pretrain an encoder, objective after objective; rerun the command to resume."""
+    """Pretrain an encoder, one objective after another; rerun the command to resume."""
     if job_hours and not device:
         raise SettingsError("--job-hours needs --device: how long the run takes depends on it.")
     if dry_run and until:
         raise SettingsError("--until says where training stops, and --dry-run trains nothing. Leave one of them out.")
     if threads:
-        # What ranks inherit, and what the choice of a dtype is measured with.
+        # Inherited by the ranks, and used when a dtype is chosen by measurement.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     if dry_run:
         from toolkit.launching.train import show_run

@@ -17,7 +17,7 @@ EXAMPLES = (
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
 ) -> None:
-    """Hash every file of a corpus or of checkpoints; names damaged files (exit code 2)."""
+    """Hash every file of a corpus or of checkpoints and name damaged ones (exit code 2)."""
     from toolkit.inspection import verify
 
     for line in verify(folder):

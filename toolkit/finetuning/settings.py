@@ -106,7 +106,7 @@ class MinimalPairsSettings(FinetuningSettings):
     """0."""
     form: Form | None = Field(default=None)
     """`causal`: log-likelihood by the chain rule. `masked`: pseudo-log-likelihood, one token masked at a time. Unset:
-    what the model is; of a run or a checkpoint, the attention of the phase that it was last trained in."""
+    the model's own; for a run or a checkpoint, the attention of the phase that it was last trained in."""
 
     @model_validator(mode="after")
     def _check_given(self) -> Self:

@@ -1,10 +1,10 @@
-"""`toolkit doctor`: before a large job, its ranks tell what they find on their machines, and try what the run will do.
+"""`toolkit doctor`: before a large job, its ranks report what they find on their machines and try what the run will do.
 
-1. Ranks meet, so that those that do not come are named, and join one another as for training.
-2. Each looks at its machine, and all together at network and devices; rank 0 shows what it makes of that.
-3. They train the next five steps of the run in a folder beside it, with all that is checked and written on the way.
+1. Ranks rendezvous, so that missing ones are named, and form their groups as for training.
+2. Each examines its machine, and all together the network and devices; rank 0 prints the findings.
+3. They train the next five steps of the run in a folder beside it, with all the usual checks and writes.
 
-From the second part on, a rank that fails, ends or hangs is named as in training.
+From step 2 on, a rank that fails, exits or hangs is named as in training.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ def _show(rows: Sequence[Row], ranks: Ranks) -> None:
     with ranks.together():
         if wrong:
             failed = f"{len(wrong)} of {len(rows)} checks failed: {', '.join(wrong)}"
-            raise SettingsError(f"{failed}.\nDo what the table says, and start again.")
+            raise SettingsError(f"{failed}.\nFollow the table's last column, then run it again.")
 
 
 def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
@@ -99,7 +99,7 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
         if (shared := ranks.broadcast(None if facts.error else lock)) is not None:
             seen = "seen, and locked" if is_held(shared) else "seen, but not locked" if shared.exists() else "not seen"
             facts.same["shared folder"] = {"a file of rank 0": seen}
-        # After this exchange all have looked, and are here at once.
+        # After this exchange all ranks have looked, and continue at the same moment.
         ranks.gather(None)
         facts.clock = time.time()
     facts.speed = measure_speed(ranks)
@@ -107,15 +107,15 @@ def _look(source: str, overrides: Sequence[str], ranks: Ranks) -> Facts:
 
 
 def _locked(lock: Path) -> AbstractContextManager[None]:
-    # On some file systems a file that cannot be made looks like one that is locked.
-    told = f"no file can be made and locked in {lock.parent}, for run.dir. Set another."
+    # On some file systems a file that cannot be created looks like one that is locked.
+    told = f"could not create and lock a file in {lock.parent}, for run.dir. Set another."
     return locked_folder(
         lock.parent, lock.name, timeout=_SECONDS_FOR_LOCK, in_use=told, unwritable=lambda why: f"{told} ({why})"
     )
 
 
 def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path:
-    """Look at packages, devices and files of this machine; returns the run folder, or the first above that exists."""
+    """Look at packages, devices and files of this machine; returns the run folder, or its nearest existing parent."""
     place, versions = read_launcher(), {"toolkit": toolkit.__version__, "python": platform.python_version()}
     for name in _PACKAGES:
         versions[name] = next((found.version for found in distributions(name=name)), "not installed")
@@ -138,7 +138,7 @@ def look_at_machine(source: str, overrides: Sequence[str], facts: Facts) -> Path
         data[key] = corpus.manifest.manifest_sha256[:12]
         files = digest_of(hash_folder(corpus.tokenizer_folder))
         tokenizers[key] = f"{corpus.fingerprint[:12]}, files {files[:12]}"
-        # Other ranks of a machine read the same files; those of object storage are hashed as they come.
+        # Other ranks of a machine read the same files; those of object storage are hashed on arrival.
         for name in corpus.manifest.table.names if place.local_rank == 0 else ():
             shard = [file for file in file_names(corpus.path / name) if file.is_file()]
             data |= {f"{key} {file.name}": _sampled(file) for file in shard}
@@ -158,7 +158,7 @@ def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
     folder = run.folder.path.with_name(f".{run.folder.path.name}.doctor.partial")
     changes = {
         "run": {"dir": str(folder)},
-        # The run's own copies stay what they are, and are not resumed from.
+        # The run's own copies stay untouched, and are not resumed from.
         "checkpoint": {"copy_to": None},
         "eval": {"rows": 1},
         "log": {"tensorboard": False, "wandb": False, "every": 1},
@@ -166,7 +166,7 @@ def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
     changed = {group: getattr(run.settings, group).model_copy(update=values) for group, values in changes.items()}
     scratch = declare_settings(run.settings.model_copy(update=changed))
     if is_first:
-        # What a killed one left, which would be resumed. The others open it only after rank 0 has made it.
+        # Leftovers of a killed doctor would be resumed. Other ranks open the folder only after rank 0 has created it.
         shutil.rmtree(folder, ignore_errors=True)
     try:
         outcome = pretrain_declared(scratch, ds_config=ds_config, as_next_of=run, most_steps=_STEPS)
@@ -188,8 +188,8 @@ def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
 
 
 def _pace(run: DeclaredRun, lines: Sequence[Mapping[str, Any]], *, step: int) -> str:
-    """Tokens per second of the last logged steps, and how long a run that has made `step` takes at that speed."""
-    # The first two steps compile, and measure.
+    """Tokens per second of the last logged steps, and the time left after `step` at that speed."""
+    # The first two steps include compilation and measurements.
     timed = [line for line in lines if "tokens_per_second" in line][1:][-(_STEPS - 2) :]
     speeds = list(filter(None, (positions_per_second(run.plan, line) for line in timed)))
     if not speeds:

@@ -1,4 +1,4 @@
-"""What the ranks of a run found, compared: rows of a table that say what was expected, what was found, what to do."""
+"""Comparison of what the ranks of a run found: table rows with check, expected, found and remedy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ _REMEDIES = {
     "data": "Copy the same files to every machine; `toolkit verify` names damaged ones.",
     "tokenizer": "Copy the corpus again, with its folder tokenizer/.",
     "shared folder": "Set run.dir to a folder that all machines share, on a file system with locks (flock).",
-    "start": "Correct that on its machine.",
-    "clock": "Set it by NTP.",
+    "start": "Fix the error on its machine.",
+    "clock": "Synchronize it with NTP.",
     "disk": "Free space, set run.dir to another disk, or keep fewer checkpoints (checkpoint.keep).",
     "speed": "Look at what else runs there, and at the clock and temperature of the device.",
-    "all-reduce": "Name the fast network by NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (docs/clusters.md); "
+    "all-reduce": "Name the fast network with NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (docs/clusters.md); "
     "see NCCL_DEBUG=INFO.",
 }
 _SAME = ("packages", "device", "run", "data", "tokenizer", "shared folder")
-"""Checks of what has to be the same on all ranks."""
+"""Checks of values that must be the same on all ranks."""
 _SECONDS_APART = 5.0
 _LEAST_SECONDS_SLOWER = 1e-3
-# Below, a run on such devices waits for its gradients most of the time.
+# Below this, a run on such devices waits for its gradients most of the time.
 _LEAST_RATES = {"cpu": 1e7, "cuda": 1e9}
 
 
@@ -47,7 +47,7 @@ class Facts:
     """Bytes on the disk of the run folder; `needed` is what checkpoints will take."""
     needed: float = 0.0
     left: str = ""
-    """Words on what is left there of removed checkpoints."""
+    """Message on leftovers of removed checkpoints there."""
     speed: tuple[float, float] = (1.0, 1.0)
     """Result of `measure_speed`."""
 
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
-    """Rows on what each rank found, on devices of a type; none on what the first could not look at."""
+    """Rows of all checks, for ranks on devices of one type; checks that rank 0 could not make have none."""
 
     def row(check: str, expected: str, found: str, wrong: Mapping[int, str]) -> Row:
         told = [f"rank {rank} on {ranks[rank].host}: {text}" for rank, text in wrong.items()]
@@ -76,7 +76,7 @@ def findings(ranks: Sequence[Facts], *, device: str) -> list[Row]:
     full = {rank: _gigabytes(one.free) for rank, one in enumerate(ranks) if one.free < needed}
     own = [one.speed[0] for one in ranks]
     slow = {rank: f"{1e3 * own[rank]:,.1f} ms" for rank in slow_ranks(own, least_seconds=_LEAST_SECONDS_SLOWER)}
-    # As NCCL's tests count: what each rank of a ring sends. The last to arrive at a sum does not wait for others.
+    # Bus bandwidth as in nccl-tests: what each rank of a ring sends. The last rank to arrive waits for no other.
     rate = ALL_REDUCE_BYTES * 2 * (len(ranks) - 1) / len(ranks) / min(one.speed[1] for one in ranks)
     found = f"{rate / 1e6:,.0f} MB/s" if len(ranks) > 1 else "no other rank"
     remedy = _REMEDIES["all-reduce"] if len(ranks) > 1 and rate < _LEAST_RATES[device] else ""

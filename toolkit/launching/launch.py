@@ -1,10 +1,10 @@
-"""`toolkit train`: start ranks on this machine, several by the deepspeed launcher, and own the signals.
+"""`toolkit train`: start ranks on this machine, several through the deepspeed launcher, and handle signals.
 
-Of the launcher it is the part that runs on each machine (`deepspeed.launcher.launch`): the command `deepspeed` in front
-of it looks for other machines, and takes two seconds to import. Launcher and ranks get a session of their own, so a
-Ctrl-C on the terminal reaches this process alone. A stop (`stop_signals`) becomes a stop file, also one that
-came before there were ranks; they look at it between steps, and it is safe while they still import. A second one, or a
-Ctrl-C, ends everything at once. If this process is killed, ranks notice and end themselves.
+Only the launcher's per-machine part (`deepspeed.launcher.launch`) is used: the `deepspeed` command looks for other
+machines and takes two seconds to import. Launcher and ranks get their own session, so a Ctrl-C on the terminal reaches
+this process only. A stop signal (`stop_signals`), even one from before the ranks start, becomes a stop file, which
+ranks check between steps and which is safe while they import. A second one, or a Ctrl-C, kills everything at once. If
+this process is killed, ranks notice and exit.
 """
 
 import base64
@@ -30,7 +30,7 @@ from toolkit.run import RunFolder
 from toolkit.run.metrics import read_lines
 
 _KILLED = (
-    "a rank was killed by the system, probably since the machine ran out of memory. Set a smaller "
+    "a rank was killed by the system, probably because the machine ran out of memory. Set a smaller "
     "train.micro_batch_rows, train.activation_checkpointing, or fewer ranks; --dry-run says what a rank needs."
 )
 
@@ -44,9 +44,9 @@ def launch_ranks(
 ) -> int:
     """Run `launchers/pretrain.py`, several ranks of it under the deepspeed launcher, and return its exit code.
 
-    Where `is_stopped` tells that a stop was asked for already, the ranks stop before a step. The first request asks
-    them to save and stop, and the `last_request` ends them at once. With 0, for ranks that have nothing to save,
-    the signals are left to the caller's handlers, of which a KeyboardInterrupt ends the ranks.
+    If `is_stopped` reports an earlier stop request, the ranks stop before their first step. The first request asks them
+    to save and stop; request number `last_request` kills them at once. With 0, for ranks with nothing to save, signals
+    are left to the caller's handlers; a KeyboardInterrupt from one kills the ranks.
     """
     program = [str(shipped_folder("launchers") / "pretrain.py"), *arguments]
     with tempfile.TemporaryDirectory(prefix="toolkit-train-") as folder, reserved_port() as port:
@@ -57,7 +57,7 @@ def launch_ranks(
             **place,
             STOP_FILE_VARIABLE: str(stop_file),
             STARTER_VARIABLE: str(os.getpid()),
-            # Ranks must not decide otherwise: on a CPU the launcher gives them GPU numbers all the same.
+            # Ranks must not decide otherwise: even on a CPU the launcher gives them GPU numbers.
             "DS_ACCELERATOR": "cuda" if gpus.has_gpu() else "cpu",
         }
         with stop_signals_kept():
@@ -75,7 +75,7 @@ def launch_ranks(
 
 
 def what_is_left(folder: RunFolder, *, how: str = "interrupted") -> str:
-    """Message on what a run has saved that was interrupted, or killed."""
+    """Message on what an interrupted or killed run has saved."""
     if saved := folder.newest_step():
         return f"{how}; the same command resumes from step {saved:,}"
     has_trained = any("loss" in line for line in read_lines(folder))
@@ -83,27 +83,27 @@ def what_is_left(folder: RunFolder, *, how: str = "interrupted") -> str:
 
 
 def as_shells_say(code: int) -> int:
-    """Exit code of the launcher; 128 + the number of the signal that ended it, or ended a rank."""
-    # It exits with the negative code of a rank, of which the system keeps eight bits: 256 - 9 for SIGKILL.
+    """Exit code of the launcher, or 128 + the number of the signal that killed it or a rank."""
+    # It exits with a rank's negative code, which the system truncates to eight bits: 256 - 9 for SIGKILL.
     number = -code if code < 0 else 256 - code
     return 128 + number if 0 < number <= signal.NSIG else code
 
 
 def rank_command(num_procs: int, *, port: int) -> tuple[list[str], dict[str, str]]:
-    """Start of `num_procs` ranks on this machine: a command up to the program that ranks run, and its variables."""
+    """Command that starts `num_procs` ranks on this machine, up to the ranks' program, and its variables."""
     python = [sys.executable, "-u"]
     if num_procs == 1:
         return python, alone(port)
     devices = {"localhost": devices_of_ranks(num_procs)}
     launcher = [*python, "-m", "deepspeed.launcher.launch", "--log_level", "critical"]
     world = base64.urlsafe_b64encode(json.dumps(devices).encode()).decode()
-    # The launcher sets LOCAL_SIZE alone, and this process may have joined a run of one rank before.
+    # The launcher sets only LOCAL_SIZE, and this process may have joined a run of one rank before.
     place = {"LOCAL_WORLD_SIZE": str(num_procs)}
     return [*launcher, "--world_info", world, "--master_port", str(port)], place
 
 
 def devices_of_ranks(num_procs: int) -> list[int]:
-    """The number of each rank's GPU: the first of those that are visible. On a CPU it means nothing."""
+    """GPU number of each rank: the first visible ones; meaningless on a CPU."""
     visible, listed = gpus.visible_gpus(), os.environ.get(gpus.VISIBLE_DEVICES)
     if not visible:
         return list(range(num_procs))
@@ -112,7 +112,7 @@ def devices_of_ranks(num_procs: int) -> list[int]:
     if listed:
         raise SettingsError(
             f"--num-procs asks for {counted(num_procs, 'rank')}, and {gpus.VISIBLE_DEVICES}={listed} shows "
-            f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU a rank, named by number: ask "
+            f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU per rank, by number: ask "
             "for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
     raise SettingsError(
@@ -128,7 +128,7 @@ def _start_listening(
     is_stopped: Callable[[], bool],
     last_request: int,
 ) -> "subprocess.Popen[bytes]":
-    """Start the launcher, with the stop signals turned into the stop file from before it starts."""
+    """Start the launcher; stop signals become the stop file from before it starts."""
     launchers: list[subprocess.Popen[bytes]] = []
     requests = Requests()
 
@@ -141,7 +141,7 @@ def _start_listening(
 
     for number in stop_signals() if last_request else ():
         signal.signal(number, on_stop)
-    # Only now: from here on no signal is lost between the two handlers.
+    # Only now, so that no signal is lost between the two handlers.
     if is_stopped():
         requests.add(signal.SIGTERM)
         stop_file.touch()
@@ -150,6 +150,6 @@ def _start_listening(
 
 
 def _kill(launcher: "subprocess.Popen[bytes]") -> None:
-    """End the launcher and every rank at once; without waiting, since a signal handler may interrupt a wait."""
+    """Kill the launcher and every rank at once; without waiting, because a signal handler may interrupt a wait."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)

@@ -23,13 +23,13 @@ _SECONDS_FOR_TRACEBACK = 3.0
 
 
 def run_rank(source: str | None, overrides: Sequence[str], *, ds_config: str, until: int | None = None) -> None:
-    """Pretrain by a run file or preset (None: the quickstart's, into runs/pretrain); rank 0 prints how it ended."""
+    """Pretrain from a run file or preset (None: quickstart, into runs/pretrain); rank 0 prints how it ended."""
     if source is None:
         source, overrides = "quickstart", [f"run.dir={_DEFAULT_FOLDER}", *overrides]
     with own_errors_reported():
         declared = declare_run(source, overrides)
         prepare_if_named(declared.settings.data)
-        # Before ranks wait for one another, each sees whether it can read what it will need.
+        # Before ranks wait for one another, each checks that it can read its data.
         open_corpora(declared)
         _say(pretrain_declared(declared, ds_config=ds_config, until=until).ending(until))
 
@@ -47,7 +47,7 @@ def _say(text: str) -> None:
 
 @contextmanager
 def own_errors_reported() -> Iterator[None]:
-    """Print an error that only this rank knows. Rank 0's, and those that all ranks agreed on, are rank 0's to print."""
+    """Print errors that only this rank has; rank 0 prints its own and those that all ranks agreed on."""
     # A run without its starter would keep the run folder locked and the machine busy.
     if starter := os.environ.get(STARTER_VARIABLE):
         end_with(int(starter))
@@ -62,7 +62,7 @@ def own_errors_reported() -> Iterator[None]:
         ours = read_launcher()
         if ours.rank != 0 and not error.is_agreed:
             if not has_joined() and ours.local_rank != 0:
-                # Mostly rank 0 meets the same error; then its launcher ends this process while it waits here.
+                # Usually rank 0 hits the same error; then its launcher ends this process while it waits here.
                 time.sleep(_SECONDS_FOR_RANK_0)
             print(terminal_safe(f"error: rank {ours.rank}: {error}"), file=sys.stderr, flush=True)
         raise

@@ -1,6 +1,6 @@
 """The signals that ask a run to stop, from the first moment of the command that starts it.
 
-Imports nothing that takes long: until the signals are in hand, one of them ends the process with nothing said.
+Imports nothing slow: until the handlers are installed, such a signal ends the process without a message.
 """
 
 import os
@@ -16,10 +16,10 @@ def nothing_saved(before: str = "step", *, how: str = "interrupted") -> str:
 
 
 class EarlyStop(StopSignals):
-    """Request to stop before there are ranks.
+    """Request to stop before ranks start.
 
-    While a run is resolved there is no step to finish, so the first signal is remembered for the ranks, which know what
-    step they are at; a second request ends the process.
+    While a run is being resolved there is no step to finish, so the first signal is remembered for the ranks, which
+    know their step; a second request ends the process.
     """
 
     def __init__(self) -> None:

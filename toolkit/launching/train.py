@@ -28,8 +28,8 @@ def train_run(
 ) -> int:
     """Resolve the run of a run file or preset, start it, and return its exit code.
 
-    `num_procs` are the ranks on this machine (None: one per GPU, else one); `is_stopped` tells whether a stop was asked
-    for before there are ranks; `ds_config` is as in `divide_run`.
+    `num_procs` are the ranks on this machine (None: one per GPU, else one); `is_stopped` tells whether a stop was
+    requested before ranks start; `ds_config` is as in `divide_run`.
     """
     declared = declare_run(source, overrides)
     try:
@@ -58,7 +58,7 @@ def train_run(
 
 
 def is_complete(folder: RunFolder) -> bool:
-    """True where another start of a run would do nothing; launchers/slurm.sbatch asks. Files are not hashed."""
+    """True if starting the run again would do nothing; used by launchers/slurm.sbatch. Files are not hashed."""
     run = declare_settings(read_without_objectives(folder.settings_file))
     return folder.newest_step() >= run.plan.schedule.total_steps
 
@@ -73,11 +73,11 @@ def show_run(
     mfu: float = 1.0,
     job_hours: float | None = None,
 ) -> None:
-    """Print the resolved settings as a run file, and below them what follows from them; nothing is started or written.
+    """Print the resolved settings as a run file, followed by the forecast; nothing is started or written.
 
-    A preset may be shown before its corpora and first weights are there. Without a `device` no time is given.
+    A preset may be shown before its corpora and initial weights exist. Without a `device` no time is given.
     """
-    # It needs torch, which a run without a GPU is started without.
+    # It imports torch, which starting a run without a GPU does not need.
     from toolkit.run.forecast import Machines, arithmetic_of, forecast, forecast_here, forecast_memory
 
     declared = declare_run(source, overrides)
@@ -105,7 +105,7 @@ def show_run(
 
 
 def _missing(settings: RunSettings) -> list[tuple[str, str]]:
-    """Folders that the run reads and that do not exist, each with the setting that names it."""
+    """Missing folders that the run would read, each with the setting that names it."""
     data = settings.data
     if isinstance(data.train, str):
         named = [("data.train", data.train)]

@@ -18,32 +18,32 @@ def _separates(delimiter: str) -> str:
 
 
 class ReadingSettings(Settings):
-    """Settings by which files become texts."""
+    """Settings for reading texts from files."""
 
     text_field: Annotated[str, Field(min_length=1)] = "text"
     """Key (JSON) or column (Parquet, CSV, TSV) that holds the text."""
     txt_documents: TxtDocuments = "file"
-    """What is one document in a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
+    """Document unit of a .txt file: the "file", a "paragraph" between blank lines, or a "line"."""
     delimiter: Annotated[str, AfterValidator(_separates)] = ","
     """Character between the columns of .csv files."""
     subset: Annotated[str, Field(min_length=1)] | None = None
     """Configuration of a data set on the hub."""
     exclude: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    """Leave out sources whose name, folder, or end of the path matches this glob. May be repeated."""
+    """Leave out sources whose name, folder or path suffix matches this glob. May be repeated."""
     limit_documents: _AtLeastOne | None = None
     """Stop after this many documents."""
 
 
 class PreprocessSettings(ReadingSettings):
-    """Settings by which texts become a corpus."""
+    """Settings for building a corpus from texts."""
 
     tokenizer: Annotated[str, Field(min_length=1)]
     """A folder or file with a Hugging Face tokenizer.json, a tiktoken rank file, a SentencePiece .model, a spec, a hub
     id, or the name of a shipped spec."""
     workers: _AtLeastOne | None = None
-    """Threads that read and encode; by default one for each core. The result does not depend on it."""
+    """Threads that read and encode; by default one per core. The result does not depend on it."""
     tasks: _AtLeastOne | None = None
-    """Share the groups of sources (1 GiB) among so many: processes here, jobs of Slurm, or actors of a Ray cluster."""
+    """Number of tasks that share the groups of sources (1 GiB): local processes, Slurm jobs or Ray actors."""
     executor: Literal["local", "slurm", "ray"] = "local"
     """Where tasks run. The result does not depend on it, nor on their number."""
     engine: Literal["auto", "reference"] = "auto"
@@ -53,7 +53,7 @@ class PreprocessSettings(ReadingSettings):
     shard_tokens: _AtLeastOne = 2**28
     """A shard closes after the document that reaches this many tokens, or at the end of a group of sources (1 GiB)."""
     sequence_length: Annotated[int, Field(ge=2, le=2**20)] | None = None
-    """Also build the packing plans for rows of this many tokens; otherwise training does on first use."""
+    """Also build the packing plans for rows of this many tokens; otherwise training builds them on first use."""
     special_text: Literal["parse", "literal"] | None = None
     """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does (the default for Hugging Face
     tokenizers), or take them as ordinary text (always for tiktoken and SentencePiece)."""
@@ -64,16 +64,16 @@ class PreprocessSettings(ReadingSettings):
     add_bos: bool = True
     """Keep what the tokenizer itself puts in front of a text."""
     mask_token: str = "auto"
-    """auto: the tokenizer's own, else the first reserved slot, else one id more; or token:TEXT, or id:N."""
+    """auto: the tokenizer's own, else the first reserved slot, else a new id; or token:TEXT, or id:N."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Put this share of the documents, chosen by the hash of their text, into a corpus of their own, DIR/holdout."""
+    """Put this share of the documents, chosen by the hash of their text, into a separate corpus, DIR/holdout."""
     near_duplicates: Annotated[float, Field(ge=0.1, le=1)] | None = None
-    """Leave out all but the first of documents that are alike: the share of word 5-grams in common (0.8, say)."""
+    """Drop all but the first of similar documents: minimum share of word 5-grams in common (0.8, say)."""
     without: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    """Leave out documents that hold a text of these files or folders of tests: 13 words in a row. FILE:COLUMN looks for
-    one column. May be repeated."""
+    """Drop documents that contain a text of these test files or folders: 13 consecutive words. FILE:COLUMN reads one
+    column only. May be repeated."""
     max_bad_fraction: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Give up when more than this share of all rows cannot be used; looked at after each file."""
+    """Stop with an error if more than this share of all rows is unusable; checked after each file."""
     overwrite: bool = False
     """Replace the corpus in the folder, finished or not."""
 
@@ -84,9 +84,9 @@ class PreprocessSettings(ReadingSettings):
 
 
 class TokenizerTrainingSettings(ReadingSettings):
-    """Settings by which texts become a vocabulary."""
+    """Settings for training a vocabulary on texts."""
 
     vocab_size: Annotated[int, Field(ge=259, le=1 << 20)]
-    """Number of ids: 256 bytes, 3 special tokens, and what is learnt."""
+    """Number of ids: 256 bytes, 3 special tokens, and the learnt ones."""
     overwrite: bool = False
-    """Replace a tokenizer that was trained into the folder before."""
+    """Replace a tokenizer trained into this folder earlier."""
