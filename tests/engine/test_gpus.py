@@ -23,7 +23,7 @@ from toolkit.work.ray import Resources, Setting
         ("cuda", "4,5", 2, ["4", "5"]),
         (None, " 4, 5 ", 2, ["4", "5"]),
         (None, "GPU-ab12,GPU-cd34", 2, ["GPU-ab12", "GPU-cd34"]),
-        # Those behind the first that CUDA does not know are hidden.
+        # CUDA hides those after the first that it does not know.
         (None, "0,9,1", 1, ["0"]),
         (None, "2,-1,3", 1, ["2"]),
         (None, "", 0, []),
@@ -57,7 +57,7 @@ def test_visible_gpus(
     assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == (visible or [None])
 
     if visible and not visible[0].isdecimal():
-        with pytest.raises(SettingsError, match="named by number"):
+        with pytest.raises(SettingsError, match="takes their numbers"):
             devices_of_ranks(1)
     else:
         assert devices_of_ranks(2 if not visible else len(visible)) == [int(name) for name in visible or ("0", "1")]

@@ -107,18 +107,18 @@ def devices_of_ranks(num_procs: int) -> list[int]:
     visible, listed = gpus.visible_gpus(), os.environ.get(gpus.VISIBLE_DEVICES)
     if not visible:
         return list(range(num_procs))
-    if num_procs <= len(visible) and all(name.isdecimal() for name in visible):
-        return [int(name) for name in visible[:num_procs]]
-    if listed:
+    if num_procs > len(visible):
+        found = f"{gpus.VISIBLE_DEVICES}={listed} shows" if listed else "this machine has"
         raise SettingsError(
-            f"--num-procs asks for {counted(num_procs, 'rank')}, and {gpus.VISIBLE_DEVICES}={listed} shows "
-            f"{counted(len(visible), 'device')}.\nThe deepspeed launcher takes one GPU per rank, by number: ask "
-            "for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
+            f"--num-procs asks for {counted(num_procs, 'rank')}, and {found} {counted(len(visible), 'GPU')}.\n"
+            "Ask for fewer ranks, show more GPUs, or set DS_ACCELERATOR=cpu."
         )
-    raise SettingsError(
-        f"--num-procs asks for {counted(num_procs, 'rank')}, and this machine has {counted(len(visible), 'GPU')}.\n"
-        "Ask for fewer ranks, or set DS_ACCELERATOR=cpu."
-    )
+    if not all(name.isdecimal() for name in visible):
+        raise SettingsError(
+            f"{gpus.VISIBLE_DEVICES}={listed} names GPUs by UUID, and the deepspeed launcher takes their numbers.\n"
+            "Set it to numbers; `nvidia-smi -L` lists both."
+        )
+    return [int(name) for name in visible[:num_procs]]
 
 
 def _start_listening(
