@@ -131,8 +131,8 @@ def stopped_and_resumed(case: Case, *options: str, nodes: int, ask: Callable[[Jo
         _wait_for(lambda: job.released)
         assert job.released == f"step-{case.steps:08d}"
     return (
-        f"stopped and queued again at step {', '.join(stopped)}, finished at step {case.steps}; losses, digests, "
-        "weights and moments equal those of one piece; the dependent job (afterok) began only then"
+        f"requeued at step {', '.join(stopped)}, finished at step {case.steps}; losses, digests, "
+        "weights and moments equal those of an uninterrupted run; the dependent job (afterok) began only then"
     )
 
 

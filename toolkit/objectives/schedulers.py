@@ -88,7 +88,7 @@ class AlternateSettings(Settings):
     """Number of times that the list is gone through."""
 
     cycles: int = Field(gt=0)
-    """Times that the list is gone through; `steps`, `tokens` and `epochs` are those of one cycle, `fraction` those of
+    """Number of passes over the list; `steps`, `tokens` and `epochs` are those of one cycle, `fraction` those of
     the run."""
 
 

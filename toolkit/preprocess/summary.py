@@ -47,7 +47,7 @@ class PreprocessResult:
 
 
 def summary_table(result: PreprocessResult) -> "Table":
-    """The closing table of `toolkit preprocess`."""
+    """The final summary of `toolkit preprocess`."""
     manifest, tally, table = result.manifest, result.tally, facts()
     table.add_row("documents", f"{manifest.documents:,}")
     mean = manifest.tokens / max(1, manifest.documents)

@@ -69,12 +69,12 @@ class ModelEntry(Settings):
     """A model of the grid."""
 
     name: Name
-    """In results, and of its folder below `cells/`."""
+    """Name in results, and of its folder below `cells/`."""
     path: PathText
     """A Hugging Face folder or hub id, a run (its newest checkpoint), a checkpoint, or `random`: a twin of the grid's
     first other model, whose weights are drawn from the seed of each cell."""
     steps: Annotated[tuple[int, ...], Field(strict=False)] | str | None = None
-    """Of a run: a model for each of these kept checkpoints, `NAME@STEP`, with the labels `run` and `training_step`.
+    """For a run: one model, `NAME@STEP`, per kept checkpoint listed, with the labels `run` and `training_step`.
     `"all"`, a list, or a range `"A..B"` or `"A..B:EVERY"`."""
     labels: dict[str, Label] = Field(default_factory=dict)
     """Quantities that a report may plot scores against, such as `clm_share = 0.25`."""
@@ -104,7 +104,7 @@ class TaskEntry(Settings):
     model_config = ConfigDict(extra="allow")
 
     name: Name
-    """In results, and of its folder below `cells/MODEL/`."""
+    """Name in results, and of its folder below `cells/MODEL/`."""
     kind: str
     """`sc`, `tc`, `qa`, `ir` or `pairs`."""
     train: PathText | None = None
@@ -116,9 +116,9 @@ class TaskEntry(Settings):
     dataset: str | None = None
     """Data set on the hub; files may add what it lacks."""
     learning_rates: tuple[Rate, ...] | None = Field(default=None, min_length=1, strict=False)
-    """In place of the grid's."""
+    """Overrides the grid's learning rates."""
     seeds: tuple[Seed, ...] | None = Field(default=None, min_length=1, strict=False)
-    """In place of the grid's."""
+    """Overrides the grid's seeds."""
 
     @property
     def is_trained(self) -> bool:
@@ -141,18 +141,18 @@ class ReportSettings(Settings):
     """Figures of `toolkit report`."""
 
     x: LabelNames | None = None
-    """Labels that scores are drawn against, a figure each. Unset: all `labels` of the models; of a study its axes."""
+    """Labels on the x axis, one figure each. Unset: all `labels` of the models; for a study, its axes."""
     lines: LabelNames | None = None
-    """Labels in which the models of one line agree. Unset: as `x`."""
+    """Labels that the models of one line share. Unset: as `x`."""
     order: Annotated[tuple[Label, ...], Field(strict=False)] = ()
-    """Values that are texts, as figures order them; others follow in the order of the models."""
+    """Order of string values in figures; others follow in the order of the models."""
 
 
 class Grid(Settings):
     """A grid file."""
 
     grid: GridSettings = Field(default_factory=GridSettings)
-    """What all cells share."""
+    """Settings that all cells share."""
     model: tuple[ModelEntry, ...] = Field(min_length=1, strict=False)
     """The models."""
     task: tuple[TaskEntry, ...] = Field(min_length=1, strict=False)
@@ -160,7 +160,7 @@ class Grid(Settings):
     slurm: SlurmSettings = SlurmSettings()
     """Jobs of `--executor slurm`."""
     report: ReportSettings = ReportSettings()
-    """What figures of `toolkit report` show."""
+    """Figures of `toolkit report`."""
 
     @model_validator(mode="after")
     def _check(self) -> "Grid":
