@@ -38,7 +38,7 @@ def read_text(path: Path, *, what_to_give: str) -> str:
 @contextmanager
 def _opened(path: Path, *, what_to_give: str) -> Iterator[BinaryIO]:
     if not path.is_file():
-        raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. {what_to_give}")
+        raise UserError(f"{path}: {'is a directory' if path.is_dir() else 'no such file'}. {what_to_give}")
     try:
         with path.open("rb") as file:
             yield file

@@ -73,7 +73,9 @@ def test_the_bare_class_has_no_head_and_none_is_asked_where_it_is_tied(family: s
         assert from_hf(bare, tmp_path / "out").max_difference <= HUGGING_FACE_LOGITS * 100
         assert _same(whole, _tensors(tmp_path / "out"))
         return
-    with pytest.raises(CheckpointError, match=r"bare has no whole head: .*\.(weight|bias) missing.*\n.*--head new"):
+    with pytest.raises(
+        CheckpointError, match=r"bare has no complete language-model head: .*\.(weight|bias) missing.*\n.*--head new"
+    ):
         from_hf(bare, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     report = from_hf(bare, tmp_path / "out", head="new")

@@ -80,7 +80,7 @@ def test_one_with_a_head_goes_out_as_eurobert_with_the_same_logits(is_causal: bo
 
 def test_one_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
     native = _save(tmp_path / "model", has_head=False)
-    with pytest.raises(CheckpointError, match=r"has no whole head(.|\n)*--head new"):
+    with pytest.raises(CheckpointError, match=r"has no complete language-model head(.|\n)*--head new"):
         from_hf(tmp_path / "model", tmp_path / "imported")
     from_hf(tmp_path / "model", tmp_path / "imported", head="new")
     to_hf(tmp_path / "imported", tmp_path / "out")

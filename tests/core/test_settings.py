@@ -19,6 +19,7 @@ class Outer(Settings):
     inner: Inner = Inner()
     low: int = 0
     high: int = 1
+    steps: tuple[int, ...] = Field(default=(1,), min_length=1, strict=False)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -47,9 +48,10 @@ def _said(values: dict[str, Any], **options: Any) -> str:
         ({"inner": {"rate": "1e-3"}}, "invalid value for inner.rate: expected a number without quotes, got '1e-3'."),
         ({"inner": {"rate": float("inf")}}, "invalid value for inner.rate: expected a finite number, got inf."),
         ({"inner": 3}, "invalid value for inner: expected a table, got 3. Its keys: size, is_on, rate."),
-        ({"sise": 1}, "unknown key 'sise'. Known keys here: inner, low, high."),
-        ({"size": 1}, "unknown key 'size'. Did you mean 'inner.size'? Known keys here: inner, low, high."),
+        ({"sise": 1}, "unknown key 'sise'. Known keys here: inner, low, high, steps."),
+        ({"size": 1}, "unknown key 'size'. Did you mean 'inner.size'? Known keys here: inner, low, high, steps."),
         ({"inner": {"sise": 1}}, "unknown key 'inner.sise'. Did you mean 'size'? Known keys here: size, is_on, rate."),
+        ({"steps": []}, "invalid value for steps: expected a list of 1 or more items, got []."),
         ({"inner": {"low": 1}}, "unknown key 'inner.low'. Did you mean 'low'? Known keys here: size, is_on, rate."),
     ],
 )
@@ -65,3 +67,5 @@ def test_a_rule_about_the_whole_speaks_for_itself() -> None:
 def test_every_finding_has_a_line() -> None:
     said = _said({"low": "a", "high": 1.5}, group="data").splitlines()
     assert [line.split(":")[0] for line in said] == ["invalid value for data.low", "invalid value for data.high"]
+    # pydantic also calls the list too short, since no item of it is valid.
+    assert _said({"steps": ["a"]}) == "invalid value for steps.0: expected an integer, got 'a'."

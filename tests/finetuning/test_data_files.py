@@ -29,7 +29,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, name):
     with pytest.raises(UserError, match=rf"{name}: no such file\. Give "):
         READERS[name](path)
     path.mkdir()
-    with pytest.raises(UserError, match=rf"{name}: is a folder\. Give "):
+    with pytest.raises(UserError, match=rf"{name}: is a directory\. Give "):
         READERS[name](path)
     path.rmdir()
     path.write_bytes(b"a\xff")

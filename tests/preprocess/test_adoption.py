@@ -299,7 +299,7 @@ def test_ends_are_counted_over_pieces_of_any_size(take, tmp_path, monkeypatch, p
     ("named", "message"),
     [
         ("nothing", "no such pair: .*nothing': neither .*nothing.bin nor"),
-        ("m", r"m is a folder\. Give the pairs in it, for example '.*m/\*'"),
+        ("m", r"m is a directory\. Give the pairs in it, for example '.*m/\*'"),
         ("m/z*", "no pair matches .*z"),
         ("m/half", r"half\.idx is missing: a pair is"),
         ("m/other.bin", r"other\.bin is missing"),

@@ -227,10 +227,10 @@ def test_the_file_of_a_moved_run_starts_no_other_run(tmp_path, monkeypatch):
     assert load_run("linked/run.toml").run.dir == "runs/a"
     (tmp_path / "runs/a").rename(tmp_path / "archive")
     (tmp_path / "linked").unlink()
-    with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml lies in .*: --set run\.dir=archive\. To start"):
+    with pytest.raises(SettingsError, match=r"(?s)archive/run\.toml is in .*: --set run\.dir=archive\. To start"):
         load_run("archive/run.toml")
     (tmp_path / "link.toml").symlink_to(tmp_path / "archive/run.toml")
-    with pytest.raises(SettingsError, match=r"link\.toml lies in the folder of a run that has checkpoints"):
+    with pytest.raises(SettingsError, match=r"link\.toml is in the folder of a run with checkpoints"):
         load_run("link.toml")
     monkeypatch.chdir("/")
     with pytest.raises(SettingsError, match=r"runs/a, which is /runs/a from here"):

@@ -121,8 +121,8 @@ def _check(parents: Sequence[Checkpoint]) -> None:
     if len(set(paths)) < max(len(paths), 2):
         given = ", ".join(str(parent.path) for parent in parents)
         raise SettingsError(
-            f"a merge takes two checkpoints or more, each once, and these are given: {given}. Give others, or several "
-            "of a run with --steps A..B; --weights makes one count more."
+            f"a merge needs two or more different checkpoints, got {given}. Give others, or several of a run with "
+            "--steps A..B; to count one more often, use --weights."
         )
     theirs = _identity(last)
     for parent in parents:

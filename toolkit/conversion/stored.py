@@ -30,9 +30,9 @@ def open_stored(
     if lacking := _missing_head(stored, tensors):
         if head is ImportHead.OWN:
             raise CheckpointError(
-                f"{folder} has no whole head: {first_few(lacking)} missing, as in a model that was saved from its bare "
-                "class or with the head of a task.\n"
-                "Make a new head with --head new, or give the language model before that."
+                f"{folder} has no complete language-model head: {first_few(lacking)} missing, as in a model saved "
+                "from its bare class or with a task head.\n"
+                "Make a new head with --head new, or give the language model that it was made from."
             )
         stored = stored.with_new_head(tensors, place / "head.safetensors")
         changes.append(f"head: first values for {first_few(lacking)}, to be trained")

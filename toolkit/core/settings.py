@@ -33,7 +33,7 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than": "a value below {lt}",
     "less_than_equal": "at most {le}",
-    "too_short": "a list of at least {min_length} items",
+    "too_short": "a list of {min_length} or more items",
     "too_long": "a list of at most {max_length} items",
     "tuple_type": "a list",
     "list_type": "a list",
@@ -104,7 +104,12 @@ def explain(
     `group` is the key of `root`, where that is a group of a larger whole; `needed` has messages about missing keys.
     """
     by_key: dict[str, list[Any]] = {}
-    for finding in error.errors(include_url=False):
+    all_found = error.errors(include_url=False)
+    for finding in all_found:
+        # pydantic counts valid items only, so a list with an invalid item may seem too short.
+        place = finding["loc"]
+        if finding["type"] == "too_short" and any(one["loc"][: len(place)] == place != one["loc"] for one in all_found):
+            continue
         by_key.setdefault(".".join(map(str, _location(finding))), []).append(finding)
     return "\n".join(
         f"{key} is missing. {needed[key]}"

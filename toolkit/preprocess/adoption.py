@@ -234,7 +234,7 @@ def _prefixes(name: str, left_out: LeftOut) -> list[str]:
             return [_without_ending(path) for path in found]
         raise UserError(f"no pair matches {name}. Give pairs by the path without .bin or .idx, or by a glob.")
     if os.path.isdir(name):
-        raise UserError(f"{name} is a folder. Give the pairs in it, for example {os.path.join(name, '*')!r}.")
+        raise UserError(f"{name} is a directory. Give the pairs in it, for example {os.path.join(name, '*')!r}.")
     raise UserError(
         f"no such pair: {name!r}: neither {stem}.bin nor {stem}.idx exists. Give pairs by the path without the ending."
     )

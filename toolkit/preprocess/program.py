@@ -73,8 +73,8 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
     """
     if settings.is_limited and (settings.tasks is not None or settings.executor != "local"):
         raise SettingsError(
-            "--limit-documents and --limit-tokens end a corpus where only one that reads all before it can know. Leave "
-            "out the limit, or --executor and --tasks."
+            "--limit-documents and --limit-tokens need one command that reads all sources in order. Leave out the "
+            "limit, or --executor and --tasks."
         )
     start = time.monotonic()
     corpus, tokenizer = _described(sources, output, settings)

@@ -171,7 +171,7 @@ def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
     if not isinstance(value, dict) or (len(line) == end and (text[end:].strip() or not lists)):
         return None  # an array, or one object in a line
     if text[end:].strip() or not lists:
-        return f"Its objects do not stand one in a line each. Write them so: {_command(source, 'jq -c .')}"
+        return f"Its objects are not one per line. Rewrite it: {_command(source, 'jq -c .')}"
     if settings.text_field in lists:
         command = f"jq -c '.[{field}][] | {{{field}: .}}'"
         return f"It holds columns, not rows. Write rows: {_command(source, command)}"

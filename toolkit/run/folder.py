@@ -211,7 +211,7 @@ def check_own_folder(named: RunFolder, file: Path) -> None:
     if here is None or (path.is_dir() and path.samefile(here)):
         return
     raise SettingsError(
-        f"{file} lies in the folder of a run that has checkpoints, and its run.dir names another folder: "
+        f"{file} is in the folder of a run with checkpoints, but its run.dir is another folder: "
         f"{path}{'' if path.is_absolute() else f', which is {path.absolute()} from here'}.\n"
         f"To resume that run: --set run.dir={quoted(here)}. To start a new one: --set run.dir=NEW_FOLDER."
     )

@@ -175,7 +175,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
     if "branch" in raw:
         mistakes.append(
             SettingsError(
-                "[branch] is of a tail, which follows a step of another run.\n"
+                "[branch] belongs in a tail, the file of a run that continues another one.\n"
                 "Give it to `toolkit branch RUN_DIR --step K --config TAIL.toml`, or leave [branch] out."
             )
         )

@@ -170,7 +170,7 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
         ("[[models]]\naxes.lr.peak = 1e-3", ["axes.lr.peak: expected a list of values, got 0.001"]),
         (
             "[[models]]\naxes.modle.preset = ['test']",
-            ["axes.modle", "not a table of a run file", "Did you mean 'model'?"],
+            ["axes.modle", "expected a table of a run file", "Did you mean 'model'?"],
         ),
         ("[[models]]\naxes.schedule = ['clm']", ["schedule \"clm\": 'clm' is not an objective and a length"]),
         ("[[models]]\naxes.schedule = ['clm 1.5']", ["'clm 1.5' has 1.5 steps. Give a whole number."]),
@@ -184,7 +184,7 @@ def test_nothing_is_shared_where_the_warm_up_is_a_share_of_the_run(study, tmp_pa
         ),
         (
             "[[models]]\nfrom = 'test-clm-7'\naxes.schedule = ['mlm 2']\n[[models]]\naxes.schedule = ['clm 6']",
-            ["from 'test-clm-7': no model that can be made before has that name", "Did you mean 'test-clm-6'?"],
+            ["from 'test-clm-7': no model trained before this one has that name", "Did you mean 'test-clm-6'?"],
         ),
         (
             "[[models]]\naxes.schedule = ['clm 6']\n[[models]]\nfrom = 'test-clm-6'\nset.run.seed = 9\n"
@@ -267,13 +267,13 @@ def test_names_of_one_folder_are_refused(study):
 
 def test_models_that_are_from_one_another_are_refused(study):
     block = "[[models]]\nfrom = '{}'\naxes.part.{}.schedule = 'mlm 2'\n"
-    with pytest.raises(SettingsError, match=r"^from 'b': no model .* Of models that are from one another none can be"):
+    with pytest.raises(SettingsError, match=r"^from 'b': no model .* Models cannot start from each other"):
         models_of(study("".join(block.format(*pair) for pair in ("ba", "cb", "ac")), head='names = "{part}"'))
 
 
 def test_models_that_are_alike_are_refused(study):
     text = "[[models]]\naxes.schedule = ['clm 6', 'clm 3 + clm 3']"
-    with pytest.raises(SettingsError, match=r"test-clm-6 .* and test-clm-3-clm-6 .* are alike in all"):
+    with pytest.raises(SettingsError, match=r"test-clm-6 .* and test-clm-3-clm-6 .* are the same model"):
         Tree(models_of(study(text)))
 
 

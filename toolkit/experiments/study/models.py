@@ -115,9 +115,9 @@ class _Family:
         """Raise what is wrong, all of it; blocks that are `waiting` have a source that no model has as its name."""
         # Else the models may be missing for a mistake of theirs.
         mistakes = [*map(self._told, self._mistakes)] or [
-            f"from {source!r}: no model that can be made before has that name, and it is not the folder of a run."
-            f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}. Of models that are from one "
-            "another none can be made."
+            f"from {source!r}: no model trained before this one has that name, and it is not the folder of a run."
+            f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}. Models "
+            "cannot start from each other."
             for source in dict.fromkeys(source for block in waiting for source in block.sources)
             if not self.knows(source)
         ]

@@ -43,8 +43,8 @@ def axes_of(axes: Mapping[str, Any]) -> Iterator[list[Choice]]:
             yield [Choice(name, label, changes) for label, changes in given.items()]
         else:
             raise SettingsError(
-                f"axes.{name}: {name!r} is not a table of a run file, which would have lists of values below it, nor "
-                f"an axis of its own, which would have tables: axes.{name}.small = {{ model.preset = '210m' }}."
+                f"axes.{name}: expected a table of a run file, with lists of values, or an axis with tables, such as "
+                f"axes.{name}.small = {{ model.preset = '210m' }}."
                 f"{nearest(name, _OF_RUN_FILES)}"
             )
 

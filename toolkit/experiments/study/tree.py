@@ -154,6 +154,6 @@ class Tree:
         for one, other in itertools.combinations(models, 2):
             if self.parting(one.name, other.name).step == one.total_steps == other.total_steps:
                 raise SettingsError(
-                    f"{one.name} ({one.place}) and {other.name} ({other.place}) are alike in all that makes a model. "
-                    "Take one out."
+                    f"{one.name} ({one.place}) and {other.name} ({other.place}) are the same model: every setting that "
+                    "affects weights is equal. Remove one."
                 )

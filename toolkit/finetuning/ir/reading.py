@@ -44,7 +44,7 @@ def read_splits(
             if split is Split.TRAIN and path.is_file():
                 judgements[split] = read_pairs(path, bad, columns=columns)
                 continue
-            alone = " Tables of pairs are training data alone." if path.is_file() else ""
+            alone = " Tables of pairs are for training only." if path.is_file() else ""
             raise UserError(f"{path}: not a collection of documents and queries. {_WHAT_TO_GIVE}{alone}")
         file = beir.judgements_file(path, split=beir.SPLITS[split])
         root = beir.collection_folder(file).resolve()

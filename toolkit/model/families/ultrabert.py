@@ -44,7 +44,7 @@ class UltraBert(Family):
         """The encoder's class, the only one."""
         if attention is AttentionKind.CAUSAL:
             raise UserError(
-                "--form causal writes a decoder, and transformers has UltraBERT as an encoder alone. "
+                "--form causal writes a decoder, and transformers has only an encoder of UltraBERT. "
                 "Use --form bidirectional."
             )
         check_width(settings, "UltraBERT")

@@ -50,8 +50,8 @@ def open_screening(settings: PreprocessSettings) -> "Screening | None":
         return None
     if settings.is_limited:
         raise SettingsError(
-            "--near-duplicates and --without read all sources before the first document is taken, which "
-            "--limit-documents and --limit-tokens are to spare. Leave out the limit, or name fewer sources."
+            "--near-duplicates and --without read all sources first, so --limit-documents and --limit-tokens would "
+            "save nothing. Leave out the limit, or name fewer sources."
         )
     if settings.near_duplicates is not None and find_spec("rensa") is None:
         raise SettingsError(

@@ -52,7 +52,8 @@ class _TaskResult(BaseModel):
 
     def given(self, path: Path) -> _Given:
         """The mean over splits and subsets, which is MTEB's own score of a task."""
-        found = [(f"{split} {one.hf_subset}", one.main_score) for split, each in self.scores.items() for one in each]
+        each = [(split, one) for split, subsets in self.scores.items() for one in subsets]
+        found = [(f"{split} {one.hf_subset}".rstrip(), one.main_score) for split, one in each]
         names, scores = zip(*sorted(found), strict=True)
         data = f"{', '.join(names)}; {f'revision {self.dataset_revision}' if self.dataset_revision else 'no revision'}"
         return _Given(str(path), MTEB, path.parents[1].name, self.task_name, "main_score", fmean(scores), data)
@@ -81,7 +82,8 @@ class _Benchmark(BaseModel):
         """The main metric, which EuroEval names first, and its mean, given in percent."""
         scores = found.items() if isinstance(found, dict) else [(one.evaluation_name, one.score) for one in found]
         name, score = next((one for one in scores if one[0].startswith("test_")), ("", nan))
-        assert isfinite(score), "expected a finite number as the first score named test_*"
+        if not isfinite(score):
+            raise ValueError("expected a finite number as the first score named test_*")
         return {name: score}
 
     def given(self, place: str) -> _Given:
