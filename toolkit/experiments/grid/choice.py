@@ -45,7 +45,7 @@ def counted_cells(plan: GridPlan) -> str:
 def print_start(
     plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str], executor: ExecutorKind
 ) -> None:
-    """Print cell counts, other commands that run the cells, and versions or device of done cells that differ now."""
+    """Print cell counts, other commands that run the cells, and versions or devices of done cells that differ now."""
     screen = console()
     screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
     if others:

@@ -59,7 +59,7 @@ class CellTask:
 
 
 class GridJob(Job):
-    """Cells to run; a process keeps what depends only on model and task until another one comes."""
+    """Cells to run; a process keeps what depends only on model and task until others come."""
 
     def __init__(self, folder: GridFolder, tasks: Sequence[tuple[str, CellTask]]) -> None:
         """`tasks` are (training name, task) pairs; one process runs all cells of a training."""
@@ -74,7 +74,7 @@ class GridJob(Job):
         return place.score is not None or (place.diverged is not None and place.declared == item.payload.record)
 
     def do(self, item: Item) -> None:
-        """Run a cell as `toolkit finetune` does; record it if its training diverged."""
+        """Run a cell as `toolkit finetune` does; a divergence is recorded."""
         task, place = item.payload, self._place(item)
         place.begin(task.record)
         with cpu_autocast(task.cpu_precision):

@@ -57,7 +57,7 @@ class Model:
 
 
 def models_of(study: Study) -> tuple[Model, ...]:
-    """All models in file order, but those with `from` after its models; raise `SettingsError` with all mistakes."""
+    """All models in file order, but each `from` after its sources; raise `SettingsError` that lists all mistakes."""
     family, waiting = _Family(study), list(enumerate(study.models, start=1))
     while ready := [(number, block) for number, block in waiting if all(map(family.knows, block.sources))]:
         for number, block in ready:
