@@ -1,4 +1,4 @@
-"""The encoder of a MODEL that is to be fine-tuned: one of a run or a checkpoint is exported first."""
+"""The encoder of a MODEL to fine-tune; that of a run or checkpoint is exported first."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,14 +11,14 @@ from toolkit.finetuning import EncoderSource, Initialization, Task, open_source
 
 
 def needs_export(model: str | Path) -> bool:
-    """True if MODEL is a run or a checkpoint of this toolkit."""
+    """Whether MODEL is a run or a checkpoint of this toolkit."""
     return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
 
 
 def check_model(
     model: str | Path, tasks: Iterable[Task[Any]], *, initialization: Initialization = Initialization.PRETRAINED
 ) -> None:
-    """Find what is wrong with a model without loading it, before data are fetched for it or many cells run."""
+    """Validate a model without loading it, before data are fetched for it or many cells run."""
     if needs_export(model):
         open_checkpoint(model)
         return
@@ -31,7 +31,7 @@ def check_model(
 
 
 def export_encoder(model: str | Path, folder: Path) -> Path:
-    """Write a run's or a checkpoint's encoder as a Hugging Face folder, and return the folder of the checkpoint."""
+    """Export the encoder of a run or checkpoint as a Hugging Face folder, and return the checkpoint's folder."""
     from toolkit.conversion import ExportDtype, ExportForm, to_hf
 
     return to_hf(model, folder, form=ExportForm.BIDIRECTIONAL, dtype=ExportDtype.FP32).checkpoint

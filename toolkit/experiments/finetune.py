@@ -1,4 +1,4 @@
-"""Fine-tuning of MODEL: a run or a checkpoint is converted first, an encoder is used as it is."""
+"""Fine-tuning of MODEL: a run or checkpoint is converted first, an encoder is used as is."""
 
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -38,18 +38,18 @@ def finetune(
     """Fine-tune an encoder on labelled data and evaluate it.
 
     Args:
-        task: name of a family: `sc`, or one that another package offers.
+        task: name of a task family: `sc`, or one from another package.
         model: folder or hub id of a Hugging Face encoder, or a run or checkpoint of this toolkit.
-        output: folder that gets `result.json`, `predictions.jsonl` (one row per test example, in order) and `model/`.
-        train: training file, as the family reads it.
+        output: folder for `result.json`, `predictions.jsonl` (one row per test example, in order) and `model/`.
+        train: training file, in the family's format.
         test: evaluated at the end.
-        validation: evaluated at the end as well, if given.
-        dataset: name of a data set on the hub, in place of the files; what it lacks may be given.
-        settings: of the family's own class; None for the defaults.
-        initialization: `RANDOM` trains a twin of the same configuration whose weights are drawn from the seed.
+        validation: also evaluated at the end, if given.
+        dataset: name of a data set on the hub, instead of files; splits that it lacks may be given as files.
+        settings: instance of the family's settings class; None for the defaults.
+        initialization: `RANDOM` trains a model of the same configuration with weights drawn from the seed.
 
     Raises:
-        UserError: a file, a column, a label or the model does not fit; nothing has been trained then.
+        UserError: a file, a column, a label or the model does not fit; raised before training.
         NonFiniteError: the training diverged.
     """
     family = get_task(task)
@@ -63,7 +63,7 @@ def finetune(
         _check_data(task, files, needed=needed)
     else:
         named.check_given(files, settings.protocol, needed=needed)
-    # It finds what does not fit the family.
+    # Raises if the settings do not fit the family.
     chosen = family(settings)
     # Before data are read or fetched; without a data set, a checkpoint is read only when it is exported.
     if dataset is not None or not needs_export(model):
@@ -95,7 +95,7 @@ def _check_data(task: str, files: Collection[Split], *, needed: Sequence[Split])
 
 @contextmanager
 def _as_encoder(model: str | Path) -> Iterator[tuple[str | Path, Path | None]]:
-    """MODEL as a Hugging Face folder or hub id, inside the block, and the checkpoint that it was made from, if any."""
+    """Yield MODEL as a Hugging Face folder or hub id, valid inside the block, and its source checkpoint, if any."""
     if not needs_export(model):
         yield model, None
         return

@@ -1,4 +1,4 @@
 """A grid of fine-tuning runs.
 
-Declaration -> cells -> plan (inputs, hashes, what has finished) -> work for workers -> scores -> choice of rates.
+Declaration -> cells -> plan (inputs, hashes, finished cells) -> jobs for workers -> scores -> choice of rates.
 """

@@ -1,4 +1,4 @@
-"""The folder of a cell: what came out, and what it was declared to be."""
+"""Folder of a cell: its outcome and its declaration."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class CellFolder:
 
     @property
     def score(self) -> Score | None:
-        """Scores of a finished cell; None where it has not finished."""
+        """Scores of a finished cell; None if it has no result."""
         try:
             return Score.read({**json.loads(self.result_file.read_text(encoding="utf-8")), **self.cell._asdict()})
         except FileNotFoundError:
@@ -35,13 +35,13 @@ class CellFolder:
 
     @property
     def diverged(self) -> Diverged | None:
-        """Outcome of a cell that has no result, since its training diverged; None of any other."""
+        """Outcome of a cell without a result because its training diverged; None for any other."""
         record = _read_object(self.diverged_file) or {}
         return Diverged(self.cell, str(record["message"]), record.get("made_by")) if "message" in record else None
 
     @property
     def outcome(self) -> Score | Diverged | None:
-        """Scores, or that it diverged."""
+        """Scores, or else the divergence."""
         return self.score or self.diverged
 
     @property
@@ -58,18 +58,18 @@ class CellFolder:
             return None
 
     def begin(self, record: Record) -> None:
-        """Say what the cell is, and remove what a killed or failed attempt left."""
+        """Write the cell's identity, and remove leftovers of a killed or failed attempt."""
         self.path.mkdir(parents=True, exist_ok=True)
         for left in (*self.path.glob(PARTIAL_FILES), self.error_file, self.diverged_file):
             left.unlink(missing_ok=True)
         _write_object(self.declared_file, record)
 
     def diverge(self, message: str, *, made_by: Mapping[str, str]) -> None:
-        """Keep that the training diverged."""
+        """Record that the training diverged."""
         _write_object(self.diverged_file, {**self.cell._asdict(), "message": message, "made_by": made_by})
 
     def fail(self, message: str) -> None:
-        """Keep the message of an attempt that failed."""
+        """Record the message of a failed attempt."""
         self.path.mkdir(parents=True, exist_ok=True)
         atomic_write(self.error_file, message + "\n")
 
@@ -87,7 +87,7 @@ def _write_object(file: Path, record: Record) -> None:
 
 
 def record_differences(was: Record, now: Record, *, place: str = "") -> list[str]:
-    """'settings.steps was 1000 and is 500', for each key of two records that differs; hashes are not shown."""
+    """'settings.steps was 1000 and is 500' for each key that differs between two records; hashes are not shown."""
     found: list[str] = []
     for key in sorted({*was, *now}):
         old, new, name = was.get(key), now.get(key), f"{place}{key}"

@@ -1,7 +1,7 @@
-"""Cells of a grid, and what came out of them.
+"""Cells of a grid and their outcomes.
 
-A cell has finished where it has a result, or where it is known that its training diverges: a cell is a function of its
-declaration, and would diverge again.
+A cell has finished if it has a result, or if its training is known to diverge: a cell is a function of its
+declaration, so it would diverge again.
 """
 
 import json
@@ -31,12 +31,12 @@ class Cell(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str]:
-        """Model and task: what a worker keeps from one cell to the next."""
+        """Model and task; a worker keeps them loaded from one cell to the next."""
         return self.model, self.task
 
     @property
     def path(self) -> str:
-        """Path of its folder, below `cells/`."""
+        """Path of the cell's folder below `cells/`."""
         return f"{self.model}/{self.task}/lr-{self.learning_rate!r}/seed-{self.seed}"
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 
 
 def grid_cells(grid: Grid) -> list[Cell]:
-    """All cells, in the order in which a single worker runs them."""
+    """All cells in the order in which a single worker runs them."""
     return [
         Cell(model.name, task.name, task.kind, seed, float(rate))
         for model in grid.model
@@ -56,9 +56,9 @@ def grid_cells(grid: Grid) -> list[Cell]:
 
 
 def grid_counts(grid: Grid) -> dict[str, int]:
-    """Models, tasks, cells and trainings of a grid whose models need not exist yet; no file is read.
+    """Counts of models, tasks, cells and trainings; the models need not exist yet, and no file is read.
 
-    Tasks that train alike are one training for each model, rate and seed, as `GridPlan.training` finds by hashes.
+    Tasks that train identically share one training per model, rate and seed, as `GridPlan.training` finds by hashes.
     """
     num_models = sum(len(model.chosen) or 1 for model in grid.model)
     num_cells, num_trainings, by_data = 0, 0, dict[str, list[TaskEntry]]()
@@ -68,7 +68,7 @@ def grid_counts(grid: Grid) -> dict[str, int]:
             by_data.setdefault(_training_data(grid, task), []).append(task)
     for tasks in by_data.values():
         trained = dict[str, set[tuple[float, int]]]()
-        # The settings of a kind load torch, which takes seconds: only where it matters what they make of the options.
+        # A kind's settings load torch, which takes seconds: done only if the tasks' options or paper settings differ.
         is_plain = (
             len({json.dumps([grid.options(task), list(task.options), _paper_settings(task)]) for task in tasks}) == 1
         )
@@ -95,7 +95,7 @@ def _rates_and_seeds(grid: Grid, task: TaskEntry) -> set[tuple[float, int]]:
 
 
 def _training_data(grid: Grid, task: TaskEntry) -> str:
-    """The kind, and what `ResolvedTask.training_data` is of, by its name."""
+    """The kind and the training data, by name instead of by hash as in `ResolvedTask.training_data`."""
     from toolkit.finetuning.named.datasets import named_dataset
 
     named = None if task.dataset is None else named_dataset(task.dataset, task=task.kind)
@@ -108,7 +108,7 @@ def _training_data(grid: Grid, task: TaskEntry) -> str:
 
 
 def task_settings(task: TaskEntry, options: Mapping[str, Any]) -> FinetuningSettings:
-    """Settings of a task with options of its kind, and of a data set by name with those that the paper has for it."""
+    """Settings of a task from options of its kind, with the paper's settings for a data set given by name."""
     from toolkit.finetuning import get_task
     from toolkit.finetuning.named.datasets import named_dataset
 
@@ -119,9 +119,9 @@ def task_settings(task: TaskEntry, options: Mapping[str, Any]) -> FinetuningSett
 
 
 class Score(BaseModel):
-    """Scores of a finished cell: a line of `results.jsonl`, and what a grid takes from the cell's `result.json`."""
+    """Scores of a finished cell: a line of `results.jsonl`, and the part of `result.json` that a grid reads."""
 
-    # `result.json` says more, and so may a later version.
+    # `result.json` has more keys, and so may a later version.
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     model: str
@@ -150,7 +150,7 @@ class Score(BaseModel):
 
     @classmethod
     def read(cls, record: object) -> Self:
-        """The scores of a record; a ValueError says what is wrong with it, such as "has no 'seed'"."""
+        """Parse a record; raise ValueError that says what is wrong with it, such as "has no 'seed'"."""
         if not isinstance(record, dict):
             raise ValueError(f"is {json_kind(record)}, expected an object")
         try:
@@ -160,7 +160,7 @@ class Score(BaseModel):
 
     @property
     def cell(self) -> Cell:
-        """The cell that has them."""
+        """The cell that has these scores."""
         return Cell(self.model, self.task, self.kind, self.seed, self.learning_rate)
 
     @property
@@ -186,13 +186,13 @@ def _complaint(finding: Any) -> str:
 
 
 def results_text(scores: Iterable[Score]) -> str:
-    """`results.jsonl` of finished cells, sorted."""
+    """Text of `results.jsonl`, sorted by cell."""
     return "".join(score.line() for score in sorted(scores, key=lambda score: score.cell))
 
 
 @dataclass(frozen=True)
 class Diverged:
-    """A cell whose training ended in weights that are not finite; `made_by` as in `Score`."""
+    """A cell whose training ended in non-finite weights; `made_by` as in `Score`."""
 
     cell: Cell
     message: str

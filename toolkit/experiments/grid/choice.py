@@ -1,4 +1,4 @@
-"""Choices of a grid, and what it prints: learning rates, models that stay, what diverged or failed."""
+"""Choices and printed output of a grid: learning rates, models to keep, diverged and failed cells."""
 
 import shutil
 from collections import Counter, defaultdict
@@ -17,12 +17,12 @@ _MOST_NAMED = 20
 
 
 def select_rates(plan: GridPlan, view: GridView) -> Selected:
-    """The chosen rates so far; one of which a seed diverged cannot be chosen."""
+    """Learning rates chosen so far; a rate with a diverged seed cannot be chosen."""
     return select(plan.cells, [view.scores[cell] for cell in plan.cells if cell in view.scores])
 
 
 def remove_unchosen_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
-    """Remove the models of all rates but the chosen one, where all cells of a model and task have ended well."""
+    """Remove the models of all rates but the chosen one, for each model and task whose cells have all finished."""
     open_groups = {cell.group for cell in plan.cells if cell in view.failed or not view.has_ended(cell)}
     for cell in plan.cells:
         if cell.group not in open_groups and not _is_chosen(cell, selected):
@@ -35,7 +35,7 @@ def _is_chosen(cell: Cell, selected: Selected) -> bool:
 
 
 def counted_cells(plan: GridPlan) -> str:
-    """'360 cells of 300 trainings'; of trainings nothing is said where each cell, or none, has its own."""
+    """'360 cells of 300 trainings'; trainings are left out if every cell, or none, has its own."""
     num_cells = len(plan.cells)
     num_trainings = sum(cells[0].learning_rate > 0 for cells in plan.cells_by_training.values())
     shared = f" of {counted(num_trainings, 'training')}" if 0 < num_trainings < num_cells else ""
@@ -45,7 +45,7 @@ def counted_cells(plan: GridPlan) -> str:
 def print_start(
     plan: GridPlan, outcomes: Mapping[Cell, Outcome], others: Sequence[str], executor: ExecutorKind
 ) -> None:
-    """Print how many cells there are and are done, who else runs them, and what else made those that are done."""
+    """Print cell counts, other commands that run the cells, and versions or devices of done cells that differ now."""
     screen = console()
     screen.print(f"{plan.folder}: {counted_cells(plan)}, {len(outcomes):,} done before")
     if others:
@@ -53,7 +53,7 @@ def print_start(
     made_otherwise: dict[tuple[str, str, str], int] = defaultdict(int)
     here = versions_and_device()
     if executor is not ExecutorKind.LOCAL:
-        # Workers of a cluster have this machine's versions, and devices of their own.
+        # Workers of a cluster have this machine's versions, but their own devices.
         del here["device"]
     for name, now in here.items():
         for outcome in outcomes.values():
@@ -65,12 +65,12 @@ def print_start(
 
 
 def print_outcome(plan: GridPlan, view: GridView) -> None:
-    """Print the chosen rates, and what has no score or no model."""
+    """Print the chosen rates, and the cells without a score or a model."""
     screen, selected = console(), select_rates(plan, view)
     for model, tasks in selected.items():
         for task, entry in tasks.items():
             spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"
-            # Where nothing is trained there is none.
+            # 0 if nothing is trained.
             rate = f", lr {entry['learning_rate']!r}" if entry["learning_rate"] else ""
             screen.print(
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "

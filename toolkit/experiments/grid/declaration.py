@@ -24,9 +24,9 @@ _NEEDED = {
 RANDOM_WEIGHTS = "random"
 """Reserved model path; write `./random` for a folder of this name."""
 UNTRAINED_CELL = {"learning_rates": (0.0,), "seeds": (0,)}
-"""Rate and seed of the one cell of a task that trains nothing."""
+"""Learning rate and seed of the only cell of a task that trains nothing."""
 
-# Names of folders, on every system, and never `.` or `..`.
+# Valid folder names on every system, and never `.` or `..`.
 Name = Annotated[str, Field(pattern=r"^\w[\w.+@-]*$")]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -61,7 +61,7 @@ class GridSettings(Settings):
     @field_validator("keep_models", mode="before")
     @classmethod
     def _read_switch(cls, value: object) -> object:
-        """Read a switch, which it was before."""
+        """Accept a boolean, which the setting used to be."""
         return ("all" if value else "none") if isinstance(value, bool) else value
 
 
@@ -89,17 +89,17 @@ class ModelEntry(Settings):
 
     @property
     def is_random(self) -> bool:
-        """A twin of another model, with weights of its own."""
+        """Whether this is a twin of another model, with random weights."""
         return self.path == RANDOM_WEIGHTS
 
     @property
     def chosen(self) -> Sequence[int]:
-        """Steps that `steps` stands for."""
+        """Steps selected by `steps`."""
         return (range_of(self.steps) if isinstance(self.steps, str) else self.steps) or ()
 
 
 class TaskEntry(Settings):
-    """A task of the grid; keys that are not listed here are settings of its kind, as of `toolkit finetune`."""
+    """A task of the grid; keys not listed here are settings of its kind, as for `toolkit finetune`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -122,17 +122,17 @@ class TaskEntry(Settings):
 
     @property
     def is_trained(self) -> bool:
-        """False where models are scored as they are, in one cell."""
+        """Whether the task trains; if not, models are scored as they are, in one cell."""
         return trains(self.kind, self.options)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings of its kind that the entry has."""
+        """Settings of the task's kind given in the entry."""
         return dict(self.model_extra or {})
 
     @property
     def files(self) -> dict[str, Path]:
-        """Files by split, as far as they are given."""
+        """Files that are given, by split."""
         given = {"train": self.train, "validation": self.validation, "test": self.test}
         return {split: Path(path) for split, path in given.items() if path is not None}
 
@@ -177,7 +177,7 @@ class Grid(Settings):
         return self
 
     def rates(self, task: TaskEntry) -> tuple[float, ...]:
-        """Learning rates of a task, ascending; 0 where nothing is trained."""
+        """Learning rates of a task, ascending; 0 if nothing is trained."""
         if not task.is_trained:
             return UNTRAINED_CELL["learning_rates"]
         return tuple(sorted(self.grid.learning_rates if task.learning_rates is None else task.learning_rates))
@@ -189,7 +189,7 @@ class Grid(Settings):
         return tuple(sorted(self.grid.seeds if task.seeds is None else task.seeds))
 
     def options(self, task: TaskEntry) -> dict[str, Any]:
-        """Settings of a task's kind, with the grid's where the task has none of its own."""
+        """Settings of a task's kind; the grid's are the defaults."""
         shared = {"protocol": self.grid.protocol, "steps": self.grid.steps, "threads": self.grid.threads}
         given = task.options
         if task.kind in UNTRAINED:
@@ -241,7 +241,7 @@ class Grid(Settings):
 
 
 def trains(kind: str, options: Mapping[str, Any]) -> bool:
-    """True if a task with these settings of its kind trains anything."""
+    """Whether a task of this kind trains anything with these settings."""
     return kind not in UNTRAINED and options.get("steps") != 0
 
 
@@ -253,13 +253,13 @@ def make_grid(
     slurm: SlurmSettings,
     report: ReportSettings,
 ) -> Grid:
-    """A grid of parts that are valid each; refused, with each mistake, where together they are not."""
+    """Combine valid parts into a grid; raise `SettingsError` with every mistake if the combination is invalid."""
     parts = {"grid": settings, "model": models, "task": tasks, "slurm": slurm, "report": report}
     return validated(Grid, parts)
 
 
 def load_grid(path: Path) -> Grid:
-    """The grid of a file; `grid.dir` is `grids/<name of the file>` where it is not given."""
+    """Load the grid of a file; `grid.dir` defaults to `grids/<name of the file>`."""
     if not path.exists():
         raise SettingsError(f"grid file {str(path)!r} does not exist.{home_hint(path)} Check the path.")
     if path.is_dir():
@@ -282,7 +282,7 @@ def _repeated(place: str, values: Iterable[object]) -> list[str]:
 
 
 def _alike(place: str, names: Iterable[str]) -> list[str]:
-    """A message for names that differ in case alone: some file systems take them for one folder."""
+    """Messages for names that differ only in case: some file systems treat them as one folder."""
     by_folded: dict[str, list[str]] = {}
     for name in sorted(names):
         by_folded.setdefault(name.casefold(), []).append(name)

@@ -1,4 +1,4 @@
-"""A grid's folder: where each of its files is, who writes them, and what a report reads from them."""
+"""A grid's folder: the paths of its files, writing them, and reading them for a report."""
 
 import json
 import tomllib
@@ -21,7 +21,7 @@ _DIVERGED = "Runs that diverged (cells/*/*/*/*/diverged.json) have no score: giv
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """A model of the grids: where its weights were, and its labels; both may be unknown."""
+    """A model of a grid: the path where its weights were, and its labels; both may be unknown."""
 
     name: str
     path: str | None = None
@@ -30,13 +30,13 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A grid file that was kept: its text, models, names of tasks and cells; nothing where a folder has none."""
+    """The kept copy of a grid file: its text, models, task names and cells; empty if the folder has none."""
 
     text: str | None = None
     models: tuple[ModelInfo, ...] = ()
     tasks: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
-    """All that are declared, rates and seeds ascending."""
+    """All declared cells, rates and seeds ascending."""
     report: ReportSettings = field(default_factory=ReportSettings)
 
 
@@ -50,7 +50,7 @@ class GridFolder:
         self.selected_file = self.path / "selected.json"
         self.cells = self.path / "cells"
         self.logs = self.path / "workers"
-        # Needed while the grid runs: encoders of checkpoints, and weights that several cells answer with.
+        # Needed only while the grid runs: encoders of checkpoints, and trained weights shared by several cells.
         self.exports = self.path / ".encoders"
         self.trainings = self.path / ".trainings"
         self.jobs_file = self.path / "jobs.json"
@@ -59,7 +59,7 @@ class GridFolder:
         return str(self.path)
 
     def is_grid(self) -> bool:
-        """True if a grid has written to it."""
+        """Whether a grid has written to this folder."""
         return any(file.is_file() for file in (self.results_file, self.selected_file, self.declaration_file))
 
     def place(self, cell: Cell) -> CellFolder:
@@ -72,14 +72,14 @@ class GridFolder:
         atomic_write(self.results_file, results_text(scores))
 
     def append(self, score: Score) -> None:
-        """Add a line to results.jsonl, unless a command that began since the worker ended the cell has written it."""
+        """Add a line to results.jsonl, unless a command started after the worker finished the cell has written it."""
         with self.results_file.open("a+", encoding="utf-8") as file:
             file.seek(0)
             if (line := score.line()) not in file.readlines():
                 file.write(line)
 
     def read_scores(self) -> list[Score]:
-        """The finished cells, in the file's order."""
+        """Scores of the finished cells, in file order."""
         path = self.results_file
         lines = enumerate(_read_text(path).splitlines(), start=1)
         scores = [self._score(number, line) for number, line in lines if line.strip()]
@@ -106,7 +106,7 @@ class GridFolder:
         raise UserError(f"{self.results_file}: row {number} {what}. {_AGAIN}")
 
     def read_rates(self, scores: Sequence[Score], cells: Iterable[Cell] = ()) -> dict[tuple[str, str], float]:
-        """The chosen learning rate of each (model, task); of declared cells, by those that have finished until now."""
+        """Chosen learning rate of each (model, task); for declared `cells`, based on those finished by now."""
         path = self.selected_file
         text = _read_text(path)
         available = {(score.model, score.task, score.learning_rate) for score in scores}
@@ -124,7 +124,7 @@ class GridFolder:
                     f"{path} has learning rate {rate!r} for the model {model!r} and the task {task!r}, of which "
                     f"{self.results_file.name} has no cell. {_AGAIN}"
                 )
-        # A running command writes the file at its start and at its end.
+        # A running command writes the file only at its start and end.
         for model, tasks in select(cells, scores).items():
             rates |= {(model, task): entry["learning_rate"] for task, entry in tasks.items()}
         if not rates:
@@ -135,7 +135,7 @@ class GridFolder:
         return rates
 
     def read_declaration(self) -> Declaration:
-        """Declaration of the grid file; one of an older version may lack what `load_grid` would ask for."""
+        """Declaration in the kept grid file; one of an older version may lack keys that `load_grid` requires."""
         if not self.declaration_file.is_file():
             return Declaration()
         text = _read_text(self.declaration_file)
@@ -164,14 +164,14 @@ class GridFolder:
             raise UserError(f"{self.declaration_file} is damaged ({error}). {_AGAIN}") from None
 
     def _model(self, entry: Mapping[str, Any], declared_dir: str | None) -> ModelInfo:
-        """A model; a relative path that is not below our working directory is looked for below the grid's."""
+        """A model; a relative path not found in our working directory is looked up in the grid's."""
         path, started_in = entry.get("path"), self._working_directory(declared_dir)
         if path is not None and started_in is not None and not Path(path).exists() and (started_in / path).exists():
             path = str(started_in / path)
         return ModelInfo(entry["name"], path, _labels(entry.get("labels", {})))
 
     def _working_directory(self, declared_dir: str | None) -> Path | None:
-        """Folder in which the grid's command was started, from the folder and the name that it had there."""
+        """Working directory of the grid's command, from the folder's path now and as declared."""
         parts, own = () if declared_dir is None else Path(declared_dir).parts, self.path.resolve()
         if not parts or Path(*parts).is_absolute() or own.parts[-len(parts) :] != parts:
             return None

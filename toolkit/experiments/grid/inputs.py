@@ -1,4 +1,4 @@
-"""Tasks and models of a grid file, resolved: settings, files and encoders, and the hashes that tell them apart."""
+"""Resolved tasks and models of a grid file: settings, files, encoders, and the hashes that identify them."""
 
 import hashlib
 from collections.abc import Collection, Mapping
@@ -40,61 +40,61 @@ from toolkit.run.folder import RunFolder, kept_checkpoints
 
 
 class HubAccess(Enum):
-    """Questions that the Hugging Face hub may be asked."""
+    """What may be requested from the Hugging Face hub."""
 
     FETCHED = auto()
-    """All that the local cache lacks."""
+    """Anything missing from the local cache."""
     CACHED = auto()
-    """Nothing: what the local cache lacks is left open."""
+    """Nothing: what is missing from the local cache stays unresolved."""
 
 
 @dataclass(frozen=True)
 class ResolvedTask:
-    """A task, with the settings of its kind and of the grid."""
+    """A task with the settings of its kind and of the grid."""
 
     entry: TaskEntry
     settings: FinetuningSettings
     files: dict[Split, DataFile]
-    """None before they are fetched."""
+    """Empty before they are fetched."""
     hashes: Mapping[str, Mapping[str, str]] | None
-    """SHA-256 of each file that is read, by split; None before they are fetched."""
+    """SHA-256 of each file that is read, by split; None before the files are fetched."""
     form: str | None = None
-    """Name of what a data set's training split is read from, or the training file; None for files alone."""
+    """Source name of a data set's training split, or the training file if it has none; None without a data set."""
 
     @property
     def training_data(self) -> list[Any]:
-        """Identity of the training data; tasks of equal ones train on the same."""
+        """Identity of the training data: tasks with equal ones train on the same data."""
         if self.hashes is None:
             return [self.form]
-        # Without a file for validation, a part of the training file may be held out for it.
+        # Without a validation file, part of the training file may be held out for validation.
         return [self.hashes.get(Split.TRAIN, self.hashes), Split.VALIDATION in self.hashes]
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A model: where its encoder is, and what it consists of."""
+    """A model: the location of its encoder, and the identity of its contents."""
 
     entry: ModelEntry
     encoder: str
-    """Folder or hub id; of a checkpoint the folder that the first worker that needs it exports to."""
+    """Folder or hub id; for a checkpoint, the folder to which the first worker that needs it exports it."""
     contents: Mapping[str, str] | None
-    """Hashes of files, or the commit of a hub id; None before the model is fetched."""
+    """File hashes, or the commit of a hub id; None before the model is fetched."""
     checkpoint: Path | None = None
     """Checkpoint of this toolkit; None for other encoders."""
     initialization: Initialization = Initialization.PRETRAINED
 
     @property
     def source(self) -> str:
-        """Path of its weights, or of the model that it is a twin of."""
+        """Path of its weights; for a twin, of the model that it mirrors."""
         return self.encoder if self.checkpoint is None else str(self.checkpoint)
 
     def twin(self, entry: ModelEntry) -> "ResolvedModel":
-        """The same shape and tokenizer, with random weights."""
+        """Model of the same shape and tokenizer, with random weights."""
         contents = None if self.contents is None else {**self.contents, "weights": RANDOM_WEIGHTS}
         return replace(self, entry=entry, contents=contents, initialization=Initialization.RANDOM)
 
     def open(self, *, max_length: int | None, attention: AttentionKind | None) -> EncoderSource:
-        """The encoder, exported first where no other worker has."""
+        """Open the encoder; export it first if no other worker has."""
         if self.checkpoint is not None:
             folder = Path(self.encoder)
             with locked_file(folder.with_name(f".{folder.name}.lock")):
@@ -112,7 +112,7 @@ class ResolvedModel:
 def resolve_task(
     entry: TaskEntry, options: dict[str, Any], *, num_rates: int, hub: HubAccess, known: KnownHashes
 ) -> ResolvedTask:
-    """A task of the grid, with options of its kind, that is run at so many learning rates."""
+    """Resolve a task of the grid, with options of its kind, that is run at `num_rates` learning rates."""
     family = get_task(entry.kind)
     place = f"[[task]] {entry.name}"
     settings = task_settings(entry, options)
@@ -172,7 +172,7 @@ def _hash_files(reader: Task[Any], split: Split, given: DataFile, known: KnownHa
 
 
 def at_steps(entry: ModelEntry) -> list[ModelEntry]:
-    """The models of an entry: itself, or one for each checkpoint of its run that `steps` names, by step."""
+    """The entry itself, or one entry per checkpoint of its run that `steps` names, sorted by step."""
     if entry.steps is None:
         return [entry]
     written = f'"{entry.steps}"' if isinstance(entry.steps, str) else list(entry.steps)
@@ -188,7 +188,7 @@ def at_steps(entry: ModelEntry) -> list[ModelEntry]:
 
 
 def resolve_models(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> list[ResolvedModel]:
-    """The models of an entry; of `all` checkpoints of a run, or a range of them, those that are intact now."""
+    """Resolve the models of an entry; `all` or a range of a run's checkpoints means those that are intact now."""
     found, damage = list[ResolvedModel](), list[CheckpointError]()
     for each in at_steps(entry):
         try:
@@ -209,10 +209,10 @@ def resolve_models(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: K
 
 
 def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: KnownHashes) -> ResolvedModel:
-    """A model of the grid; encoders of checkpoints will be in `exports`."""
+    """Resolve a model of the grid; encoders of checkpoints will be in `exports`."""
     if needs_export(entry.path):
         checkpoint = open_checkpoint(entry.path)
-        # A run may leave its weights alone in the meantime (checkpoint.keep_weights_only).
+        # The run may meanwhile strip this checkpoint down to its weights (checkpoint.keep_weights_only).
         digest = hashlib.sha256(manifest_bytes(checkpoint.manifest.without_moments())).hexdigest()
         exported = str(exports / f"{entry.name}-{digest[:16]}")
         return ResolvedModel(entry, exported, {MANIFEST_NAME: digest}, checkpoint.path)
@@ -233,9 +233,9 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
 
 
 def _commit_of(model: str, *, local_files_only: bool = False) -> str | None:
-    """The commit of a model on the hub, which the path of its configuration in the cache names.
+    """Commit of a model on the hub, from the path of its configuration in the cache.
 
-    Raises what transformers raises.
+    Errors of transformers pass through.
     """
     from transformers.utils.hub import cached_file, extract_commit_hash
 

@@ -1,4 +1,4 @@
-"""A grid, resolved: what its cells are, what came out of those that have finished, and what a worker gets."""
+"""A resolved grid: its cells, the outcomes of those that have finished, and the job for workers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _MOST_SHOWN = 8
 
 
 class GridPlan:
-    """A grid with everything that its cells need, and a model for each checkpoint that `steps` of an entry found."""
+    """A grid with everything that its cells need, and one model per checkpoint that an entry's `steps` found."""
 
     def __init__(self, grid: Grid, *, hub: HubAccess = HubAccess.FETCHED) -> None:
         self.folder, self._hub = GridFolder(grid.grid.dir), hub
@@ -55,22 +55,22 @@ class GridPlan:
 
     @property
     def unfetched(self) -> list[str]:
-        """Data sets and models that the hub has to be asked for before cells can run."""
+        """Data sets and models to fetch from the hub before cells can run."""
         sets = {f"data set {task.entry.dataset}" for task in self._tasks.values() if task.hashes is None}
         models = {f"model {model.source}" for model in self._models.values() if model.contents is None}
         return [*sorted(sets), *sorted(models)]
 
     def choose_precisions(self) -> None:
-        """Measure here what cells compute in on a CPU; workers would measure side by side, or decide otherwise."""
+        """Measure here which dtype cells use on a CPU; workers would measure concurrently, or choose differently."""
         found = {threads for cell in self.cells if (threads := self._settings(cell).threads) is not None}
         self._cpu_precisions = {threads: choose_autocast(threads) for threads in sorted(found)}
 
     def job(self, cells: Iterable[Cell]) -> GridJob:
-        """These cells, for workers; `choose_precisions` comes first."""
+        """Job of these cells for workers; call `choose_precisions` first."""
         return GridJob(self.folder, [(self.training(cell), self.task(cell)) for cell in cells])
 
     def task(self, cell: Cell) -> CellTask:
-        """Everything that running a cell takes."""
+        """Everything needed to run a cell."""
         settings, training = self._settings(cell), self.training(cell)
         alike = self.cells_by_training[training]
         return CellTask(
@@ -84,12 +84,12 @@ class GridPlan:
         )
 
     def training(self, cell: Cell) -> str:
-        """Name of a cell's training: the path of the first cell of the same model, settings and training data."""
+        """Name of a cell's training: the path of the first cell with the same model, settings and training data."""
         return self._names[cell]
 
     @cached_property
     def cells_by_training(self) -> dict[str, list[Cell]]:
-        """All cells, by the name of their training; those of one differ in what they answer alone."""
+        """All cells by the name of their training; cells of one training differ only in evaluation data."""
         alike: dict[str, list[Cell]] = {}
         for cell in self.cells:
             settings, data = self._settings(cell).model_dump(mode="json"), self._tasks[cell.task].training_data
@@ -101,7 +101,7 @@ class GridPlan:
         return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
 
     def outcome(self, cell: Cell) -> Outcome | None:
-        """Outcome of a cell; None of one that is to be run, as one that diverged and is declared otherwise now."""
+        """Outcome of a cell; None if it is to be run, such as one that diverged with another declaration."""
         place = self.folder.place(cell)
         if (score := place.score) is not None:
             return score
@@ -109,7 +109,7 @@ class GridPlan:
         return None if diverged is None or self._changes(cell) else diverged
 
     def finished(self) -> dict[Cell, Outcome]:
-        """Outcomes of the cells that have finished; one that was declared otherwise, or had other data, is refused."""
+        """Outcomes of the finished cells; raise `SettingsError` if one had another declaration or other data."""
         outcomes: dict[Cell, Outcome] = {}
         changed: dict[Cell, list[str]] = {}
         for cell in self.cells:
@@ -124,7 +124,7 @@ class GridPlan:
         return outcomes
 
     def check_models(self, cells: Iterable[Cell]) -> None:
-        """Find what is wrong with the models of these cells before the first of them runs."""
+        """Validate the models of these cells before the first of them runs."""
         tasks: dict[str, dict[str, Task[Any]]] = {}
         for cell in cells:
             tasks.setdefault(cell.model, {})[cell.kind] = get_task(cell.kind)(self._tasks[cell.task].settings)
@@ -137,9 +137,9 @@ class GridPlan:
         was = self.folder.place(cell).declared
         if was is None:
             return ["it has no declared.json, so a grid did not run it"]
-        # A setting that a later version has added had its default.
+        # A setting added by a later version had its default value.
         defaults = get_task(cell.kind).Settings().model_dump(mode="json")
-        # What has not been fetched cannot be compared.
+        # Inputs that have not been fetched cannot be compared.
         now = {key: was.get(key) if value is None else value for key, value in self.task(cell).record.items()}
         return record_differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
 

@@ -1,4 +1,4 @@
-"""`toolkit grid`: resolve -> leave out what is finished -> workers run the rest -> results and the chosen rates."""
+"""`toolkit grid`: resolve -> skip finished cells -> workers run the rest -> results and the chosen rates."""
 
 import shutil
 import time
@@ -34,12 +34,11 @@ _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 def run_grid(
     source: Path | Grid, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL
 ) -> int:
-    """Run the cells of a grid that have not finished, and return the exit code: 1 where one failed; 0 also where Slurm
-    has jobs that do.
+    """Run the unfinished cells of a grid and return the exit code: 1 if one failed, else 0, also if left to Slurm jobs.
 
-    Several commands may run one grid at the same time: each takes cells that are free, and ends when all have.
+    Several commands may run one grid at the same time: each takes free cells, and ends when all cells have ended.
 
-    Without a number of workers there is one per GPU, or as many as the cores hold at the cells' number of threads.
+    `num_workers` defaults to one per GPU, or as many as the cores hold at the cells' number of threads.
     """
     plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
     with grid_command(plan.folder) as command:
@@ -65,7 +64,7 @@ def run_grid(
 
 
 def submit_grid(grid: Grid, *, after: Collection[str]) -> None:
-    """Submit a grid whose models are still to be made, as a job of Slurm after those with these ids."""
+    """Submit a grid whose models do not exist yet, as a Slurm job that depends on the jobs with these ids."""
     plan = GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with grid_command(plan.folder) as command, command.locked():
         _declare(grid, plan, command)
@@ -101,7 +100,7 @@ def _begin(plan: GridPlan, command: Command, executor: ExecutorKind) -> dict[Cel
     with command.locked():
         outcomes = plan.finished()
         _declare(plan.grid, plan, command)
-        # Also before: where this command is killed, no rate stands there that was chosen for fewer seeds.
+        # Also at the start: if this command is killed, the file has no rate that was chosen for fewer seeds.
         _write_results(plan, GridView(plan.folder, plan.cells, outcomes, plan.job(())))
         print_start(plan, outcomes, command.others(), executor)
     return outcomes
@@ -118,7 +117,7 @@ def _declare(grid: Grid, plan: GridPlan, command: Command) -> None:
 def _end(plan: GridPlan, command: Command, view: GridView) -> None:
     _see(view)
     with command.locked():
-        # Cells that failed here, and that another command has finished since.
+        # Another command may have finished cells that failed here.
         for cell in list(view.failed):
             if (outcome := plan.outcome(cell)) is not None:
                 view.keep(outcome)
@@ -131,7 +130,7 @@ def _end(plan: GridPlan, command: Command, view: GridView) -> None:
 
 
 def _see(view: GridView) -> None:
-    """Wait until all results are there: what another machine has written, NFS may show a minute later."""
+    """Wait until all results are visible: NFS may show files of another machine a minute late."""
     begun = time.monotonic()
     while view.num_left:
         if time.monotonic() - begun > _SECONDS_TO_SEE:

@@ -1,4 +1,4 @@
-"""The choice of a learning rate by validation."""
+"""Choice of a learning rate by validation scores."""
 
 import statistics
 from collections import defaultdict
@@ -12,11 +12,11 @@ Selected = dict[str, dict[str, dict[str, Any]]]
 
 
 def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
-    """The learning rate of each model and task, and the test scores at it.
+    """Choose the learning rate of each model and task, and return it with the test scores at it.
 
-    The best mean of the main metric over the validation scores of all seeds; of equal ones (within 1e-12) the smallest
-    rate. A rate of which a seed has not finished, or was not validated, cannot be chosen among several; a model and
-    task without any other is left out.
+    The best mean of the main metric over the validation scores of all seeds wins; on ties (within 1e-12), the smallest
+    rate. A rate with an unfinished seed cannot be chosen, nor, among several rates, one with an unvalidated seed; a
+    model and task without a candidate is left out.
     """
     finished = {score.cell: score for score in scores}
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))

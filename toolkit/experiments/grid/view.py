@@ -1,4 +1,4 @@
-"""A grid as its files show it: counts, the best validation score of each task, and what was reported of each cell."""
+"""State of a grid, read from its files: counts, the best validation score of each task, and a report per cell."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GridView:
-    """Cells that have ended, those in `outcomes` and those of a job since then."""
+    """Cells that have ended: those in `outcomes`, and those of `job` since then."""
 
     def __init__(self, folder: GridFolder, cells: Sequence[Cell], outcomes: Mapping[Cell, Outcome], job: Job) -> None:
         self.scores, self.diverged, self.failed = dict[Cell, Score](), dict[Cell, Diverged](), dict[Cell, str]()
@@ -44,7 +44,7 @@ class GridView:
             self.best[cell.task] = outcome
 
     def look(self) -> None:
-        """Read what has ended since the last look; a result that another machine's cache hides is read later."""
+        """Read the cells that ended since the last look; a result still hidden by a file system cache is read later."""
         claims = self._claims
         claims.look()
         self.running = Counter(self._cells[key].task for key in claims.running)
@@ -59,24 +59,24 @@ class GridView:
 
     @property
     def num_done(self) -> int:
-        """Cells that have finished, with scores or diverged."""
+        """Number of cells that have finished, with scores or diverged."""
         return len(self.scores) + len(self.diverged)
 
     @property
     def num_left(self) -> int:
-        """Cells that have neither finished nor failed."""
+        """Number of cells that have neither finished nor failed."""
         return self.totals.total() - self.num_done - len(self.failed)
 
     def has_ended(self, cell: Cell) -> bool:
-        """True once a cell has finished or failed."""
+        """Whether a cell has finished or failed."""
         return cell in self.scores or cell in self.diverged or cell in self.failed
 
     def is_over(self) -> bool:
-        """True where no cell is left, or no command runs them."""
+        """Whether no cell is left, or no command runs them."""
         return not self.num_left or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
-        """A line for each cell that ended, with how far the grid is."""
+        """A line for each cell that ended, with the progress of the grid."""
         summary = self.summary()
         while self._new:
             cell = self._new.pop(0)
@@ -107,7 +107,7 @@ class GridView:
         return ("diverged", self.diverged), ("failed", self.failed)
 
     def picture(self) -> "Table":
-        """A row per task: its cells by state, and the best validation score if any has one; below it the sums."""
+        """A row per task: its cells by state, and the best validation score if any has one; totals below."""
         from rich.table import Table
 
         rest = "; no process is running it; the same `toolkit grid` continues" * (self.num_left > 0 and self.is_over())
@@ -129,7 +129,7 @@ class GridView:
 
 
 def grid_at(path: Path) -> GridView:
-    """The cells of a grid in a folder, which other commands run."""
+    """View of a grid in a folder that other commands run."""
     folder = GridFolder(path)
     cells = folder.read_declaration().cells
     outcomes = {cell: outcome for cell in cells if (outcome := folder.place(cell).outcome) is not None}
@@ -137,7 +137,7 @@ def grid_at(path: Path) -> GridView:
 
 
 def _main(score: Score) -> float:
-    """Main metric on validation, or on test where there is none."""
+    """Main metric on the validation split, or on the test split without validation scores."""
     return (score.validation or score.test)[score.metric]
 
 

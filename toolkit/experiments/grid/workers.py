@@ -1,4 +1,4 @@
-"""Workers of a grid: what a cell takes, how one is run, and where workers are started."""
+"""Workers of a grid: the inputs of a cell, how it is run, and where workers are started."""
 
 import gc
 import os
@@ -33,23 +33,23 @@ from toolkit.work.start import Crew, ExecutorKind, Here
 
 @dataclass(frozen=True)
 class CellTask:
-    """Everything that running a cell takes."""
+    """Everything needed to run a cell."""
 
     cell: Cell
     task: ResolvedTask
-    """Its settings have the seed and the learning rate of the cell."""
+    """Its settings include the cell's seed and learning rate."""
     model: ResolvedModel
     keep: Keep
     training: Path | None
-    """Folder of trained weights that other cells answer with too; None where no other cell does."""
+    """Folder of trained weights shared with other cells; None if no other cell uses them."""
     groups: frozenset[tuple[str, str]]
-    """Model and task of all cells of this training."""
+    """(model, task) of all cells that share this training."""
     cpu_precision: Precision | None
-    """Compute dtype on a CPU, where the command has measured it."""
+    """Compute dtype on a CPU; None if the command has not measured it."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """Identity of the cell: its result is that of another one where this differs."""
+        """Identity of the cell: a result with a different record is that of another cell."""
         return {
             "kind": self.task.entry.kind,
             "settings": self.task.settings.model_dump(mode="json"),
@@ -59,22 +59,22 @@ class CellTask:
 
 
 class GridJob(Job):
-    """Cells to run; a process keeps what depends on model and task alone until other ones come."""
+    """Cells to run; a process keeps what depends only on model and task until others come."""
 
     def __init__(self, folder: GridFolder, tasks: Sequence[tuple[str, CellTask]]) -> None:
-        """Tasks come with the names of their trainings; cells of one are run by one process."""
+        """`tasks` are (training name, task) pairs; one process runs all cells of a training."""
         items = [Item(str(task.cell), task, group=task.cell.group, claim=training) for training, task in tasks]
         super().__init__(grid_command(folder).work, items)
         self._folder = folder
         self._prepared: dict[tuple[str, str], PreparedTask | UserError] = {}
 
     def is_done(self, item: Item) -> bool:
-        """True of a cell that has scores, or diverged as it is declared now."""
+        """Whether a cell has scores, or diverged with its current declaration."""
         place = self._place(item)
         return place.score is not None or (place.diverged is not None and place.declared == item.payload.record)
 
     def do(self, item: Item) -> None:
-        """Run a cell as `toolkit finetune` does; that its training diverged is written down."""
+        """Run a cell as `toolkit finetune` does; a divergence is recorded."""
         task, place = item.payload, self._place(item)
         place.begin(task.record)
         with cpu_autocast(task.cpu_precision):
@@ -88,7 +88,7 @@ class GridJob(Job):
             shutil.rmtree(task.training, ignore_errors=True)
 
     def fail(self, item: Item, message: str) -> None:
-        """Write the message into the cell's folder."""
+        """Write the message to the cell's folder."""
         self._place(item).fail(message)
 
     def _place(self, item: Item) -> CellFolder:
@@ -132,12 +132,12 @@ def _prepare(task: ResolvedTask, model: ResolvedModel) -> PreparedTask:
 
 
 def grid_command(folder: GridFolder) -> Command:
-    """This command as one of those that run a grid."""
+    """This process as one of the commands that run a grid."""
     return Command(folder.path, name="toolkit grid", what="grid", elsewhere="set grid.dir to another folder")
 
 
 def open_crew(kind: ExecutorKind, job: GridJob, *, num_workers: int | None, logs: Path) -> Crew:
-    """Workers for the cells, as many as there is room for if no number is given."""
+    """Workers for the cells; `num_workers` defaults to as many as there is room for."""
     threads, logs = max(item.payload.task.settings.threads or 1 for item in job.items), logs / command_name()
     if kind is ExecutorKind.RAY:
         most = min(num_workers or len(job.items), len(job.items))
@@ -147,7 +147,7 @@ def open_crew(kind: ExecutorKind, job: GridJob, *, num_workers: int | None, logs
 
 
 def _places(threads: int, num_workers: int | None, *, num_items: int) -> list[dict[str, str]]:
-    """The environments of workers on this machine: one per GPU, or as many as the cores hold, if no number is given."""
+    """Environments of workers on this machine; by default one per GPU, or as many as the cores hold."""
     num_cores, visible = len(os.sched_getaffinity(0)), gpus.visible_gpus()
     chosen = min(num_workers or len(visible) or max(1, num_cores // threads), num_items)
     if visible:
@@ -178,7 +178,7 @@ def _on_ray(cluster: Cluster, job: GridJob, each: Resources, *, most: int, logs:
 
 
 def submit_commands(folder: GridFolder, settings: SlurmSettings, *, most: int, after: Collection[str] = ()) -> None:
-    """Submit jobs to Slurm, each a command that runs what is declared in the folder, until so many are in the queue."""
+    """Submit Slurm jobs that each run the grid declared in the folder, until `most` of them are in the queue."""
     jobs = SlurmJobs(folder.jobs_file)
     command = shlex.join([sys.executable, "-m", "toolkit.cli", "grid", "--", str(folder.declaration_file)])
     jobs.keep_equal(command, folder.path, folder.path.name, most=most, options=settings.options, after=after)

@@ -25,7 +25,7 @@ _Sources = Annotated[tuple[PathText, ...], BeforeValidator(lambda given: [given]
 
 
 class StudySettings(Settings):
-    """What all models share."""
+    """Settings shared by all models."""
 
     base: PathText
     """A run file or a preset: the run that the models differ from. Models with a schedule of their own do not have
@@ -55,7 +55,7 @@ class RewarmSettings(Settings):
 
 
 class ModelBlock(Settings):
-    """Models that differ along axes, which are multiplied out."""
+    """Models that differ along axes: one for each combination of their values."""
 
     set: dict[str, Any] = Field(default_factory=dict)
     """Keys of the run file that all models of the block have."""
@@ -71,7 +71,7 @@ class ModelBlock(Settings):
 
 
 class MachineSettings(Settings):
-    """Resources for training one model; with more than that, several train side by side."""
+    """Resources for training one model; if there are more, several models train in parallel."""
 
     gpus: int | None = Field(None, ge=1)
     """GPUs of a node; unset: all of them, or none where there are none."""
@@ -86,7 +86,7 @@ class MachineSettings(Settings):
 
 
 class PieceJobSettings(SlurmSettings):
-    """Jobs of `--executor slurm`, each of which trains a part of a run."""
+    """Jobs of `--executor slurm`; each trains a part of a run."""
 
     shortest_steps: int = Field(0, ge=0)
     """A job that would have fewer steps is not cut off from the one before it."""
@@ -114,13 +114,13 @@ class Study(Settings):
 
     @property
     def job_options(self) -> tuple[str, ...]:
-        """Options of each `sbatch`: the machine's GPUs, and those of the file, which win."""
+        """Options of each `sbatch`: the machine's GPUs, then the file's options, which win."""
         gpus = () if self.machine.gpus is None else (f"--gpus-per-node={self.machine.gpus}",)
         return (*gpus, *self.slurm.options)
 
 
 def load_study(source: str) -> Study:
-    """The study of a file, or of a shipped name; `study.dir` is `studies/<name>` where it is not given."""
+    """Load the study of a file or of a shipped name; `study.dir` defaults to `studies/<name>`."""
     path = find_toml(source, PRESETS, what="study file")
     raw = read_toml(path, expected="study")
     if isinstance(raw.get("study"), dict):

@@ -10,7 +10,7 @@ from toolkit.experiments.study.declaration import Study
 from toolkit.experiments.study.estimate import StudyEstimate
 from toolkit.experiments.study.tree import Leaf, Tree
 
-# Of objectives, in the order in which they come; and of steps in which the learning rate decays.
+# Bar styles of objectives, in order of appearance; then the glyph of steps in which the learning rate decays.
 _STYLES = (("━", "cyan"), ("═", "magenta"), ("─", "green"), ("▬", "yellow"), ("~", "blue"))
 _DECAY = "╌"
 _FEWEST_COLUMNS, _MOST_COLUMNS, _END_COLUMNS = 20, 60, 40
@@ -25,7 +25,7 @@ def show_study(
     tflops: float | None,
     grid: Mapping[str, int] | None = None,
 ) -> None:
-    """Print what a study takes, alone and shared, its grid in numbers (`grid_counts`), and its tree."""
+    """Print a study's cost alone and shared, its grid's counts (`grid_counts`), and its tree."""
     screen.print(f"{counted(len(tree.leaves), 'model')} in {study.study.dir}")
     hours = estimate.hours or (None, None)
     rows = [
@@ -66,9 +66,9 @@ def show_study(
 
 
 def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None) -> dict[str, Text]:
-    """A line for each model: its name, and a bar from its first own step to its last; under "" what the bars are of.
+    """A line per model: its name, and a bar from its first own step to its last; under "", the legend of the bars.
 
-    With `ends`, which stand after the bars, bars that have no room are left out.
+    With `ends`, which are shown after the bars, the bars are left out if they have no room.
     """
     guided = list(tree.walk())
     names = max(len(guide) + len(leaf.name) for guide, leaf in guided) + 2
@@ -76,7 +76,7 @@ def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None)
     digits = len(f"{longest:,}")
     room = width - names - 2 * digits - 3
     if ends is not None:
-        # One width: bars do not move when a state changes.
+        # Fixed width: bars must not move when a state changes.
         room -= _END_COLUMNS
     columns = min(max(room, _FEWEST_COLUMNS), _MOST_COLUMNS)
     styles: dict[str, tuple[str, str]] = {}
@@ -100,10 +100,10 @@ def tree_rows(tree: Tree, width: int, *, ends: Mapping[str, Text] | None = None)
 
 
 def _bar(leaf: Leaf, columns_per_step: float, styles: dict[str, tuple[str, str]]) -> Text:
-    """Its own steps, each in the style of its objective."""
+    """A model's own steps, each in the style of its objective."""
     plan, bar = leaf.model.run.plan, Text()
     first = round(leaf.fork * columns_per_step)
-    # A model without steps of its own has one column.
+    # A model without own steps gets one column.
     last = max(round(leaf.model.total_steps * columns_per_step), first + 1)
     for column in range(first, last):
         step = min(max(int((column + 0.5) / columns_per_step), leaf.fork), leaf.model.total_steps - 1)

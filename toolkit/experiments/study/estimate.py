@@ -1,4 +1,4 @@
-"""Cost of a study before it runs: tokens, arithmetic, disk, and hours where a rate is known."""
+"""Cost of a study before it runs: tokens, FLOPs, disk, and hours if a speed is known."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,17 +14,17 @@ from toolkit.run.metrics import last_trained_line, positions_per_second
 
 @dataclass(frozen=True)
 class StudyEstimate:
-    """Cost of a tree; None while the vocabulary size is unknown."""
+    """Cost of a tree; FLOPs and disk are None while the vocabulary size is unknown."""
 
     alone: Arithmetic
     """All models, each trained on its own."""
     shared: Arithmetic
-    """With common steps trained once."""
+    """All models, with common steps trained once."""
     kept: tuple[tuple[str, int], ...]
-    """Checkpoints that stay: (model, step)."""
+    """Checkpoints that are kept, as (model, step)."""
     disk_bytes: int | None
     hours: tuple[float, float] | None
-    """Alone and shared, of one run at a time at the speed that runs of the study have had; None before one has."""
+    """Alone and shared, one run at a time at the speed of the study's runs so far; None before any has a speed."""
 
     @classmethod
     def of(cls, tree: Tree) -> "StudyEstimate":
@@ -45,9 +45,9 @@ class StudyEstimate:
 
 
 class Speed:
-    """Speed of the runs of a study, from their newest lines.
+    """Speed of a study's runs, from their newest metrics lines.
 
-    A run that has none is expected to do as many FLOPs a second as the others, or positions where those are unknown.
+    A run without one is assumed to match the others in FLOPs per second, or in positions if FLOPs are unknown.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -59,9 +59,9 @@ class Speed:
             self.read(leaf)
 
     def read(self, leaf: Leaf) -> int:
-        """Read the newest line of a run, and return its step; 0 where there is none."""
+        """Read the newest metrics line of a run and return its step; 0 if absent."""
         run, line = leaf.model.run, None
-        # It is only shown.
+        # The speed is only displayed: ignore an unreadable file.
         with suppress(OSError):
             line = last_trained_line(run.folder)
         if line is None:
@@ -71,21 +71,21 @@ class Speed:
         return int(line["step"])
 
     def seconds(self, leaf: Leaf, first: int) -> float | None:
-        """Cost of a run after its first updates; None if no run of the study has started."""
+        """Seconds for a run's updates after the `first`; None if no run of the study has a speed yet."""
         if not self._measured:
             return None
         plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())
         return (plan.positions(leaf.model.total_steps) - plan.positions(first)) * self._work[leaf.name] / speed
 
     def hours(self, leaves: Iterable[Leaf]) -> tuple[float, float] | None:
-        """Hours of models that are trained one after another: each by itself, and with common steps once."""
+        """Hours to train models one after another: each on its own, and with common steps trained once."""
         taken = [(self.seconds(leaf, 0) or 0.0, self.seconds(leaf, leaf.fork) or 0.0) for leaf in leaves]
         alone, shared = (sum(each) / 3600 for each in zip(*taken, strict=True))
         return (alone, shared) if self._measured else None
 
 
 def missed_steps(leaf: Leaf) -> dict[int, tuple[str, ...]]:
-    """Steps of `Leaf.keep` that runs have passed without saving a checkpoint: they started before it was asked for."""
+    """Steps of `Leaf.keep` that a run passed without saving: it started before the checkpoint was asked for."""
     folder = leaf.model.run.folder
     newest, there = folder.newest_step(), {step for step, _ in folder.steps()}
     return {step: keys for step, keys in leaf.keep.items() if step not in there and step < newest}
@@ -122,7 +122,7 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
 
 
 def _segments(leaf: Leaf) -> list[dict[str, Any]]:
-    """A model's own steps, cut where the objective changes and where the learning rate begins to fall."""
+    """A model's own steps, cut where the objective changes and where the learning rate starts to decay."""
     plan, last = leaf.model.run.plan, leaf.model.total_steps
     cuts = {phase.stop for phase in plan.schedule.phases}
     cuts |= {

@@ -1,4 +1,4 @@
-"""The folder of a study: where each of its files is."""
+"""Folder of a study: the paths of its files."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,7 +18,7 @@ class StudyFolder:
 
     @property
     def grid(self) -> Path:
-        """Folder of its grid: below it, wherever it was moved to, or where the study file says."""
+        """Folder of its grid: below the study's, also after a move, or where the study file says."""
         below = self.path / "grid"
         if not self.declaration_file.is_file():
             return below
@@ -27,11 +27,11 @@ class StudyFolder:
         return below if given == Path(declared["study"]["dir"]) / "grid" else given
 
     def jobs(self) -> SlurmJobs:
-        """Its jobs of Slurm, named `MODEL@STEP`."""
+        """Its Slurm jobs, named `MODEL@STEP`."""
         return SlurmJobs(self.path / "jobs.json")
 
     def queued(self) -> set[str]:
-        """Models with jobs in the queue."""
+        """Names of models with jobs in the queue."""
         return {job.rpartition("@")[0] for job in self.jobs().live}
 
     def log(self, piece: object) -> Path:
@@ -39,7 +39,7 @@ class StudyFolder:
         return self.logs / f"{piece}.log"
 
     def locked(self) -> AbstractContextManager[None]:
-        """The folder, for one command at a time."""
+        """Lock of the folder, for one command at a time."""
         return locked_folder(
             self.path,
             ".lock",

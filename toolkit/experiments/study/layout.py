@@ -1,4 +1,4 @@
-"""Layout of the models that share steps: bits are the same only where all have that of the first."""
+"""Layout of models that share steps: results are bitwise equal only if all have the layout of the first."""
 
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.continuation import Continuation
@@ -6,8 +6,8 @@ from toolkit.run.settings import RunSettings
 
 
 def settings_alone(tree: Tree, name: str) -> RunSettings:
-    """Settings that make a model alone as its study does: where they leave the precision, the pipeline's stages and the
-    rows of a micro-batch to the start of a run, those that the first run it shares steps with has chosen, once it has.
+    """Settings that train a model alone as its study does: if they leave the precision, pipeline stages or micro-batch
+    rows to the start of a run, those chosen by the first run that it shares steps with, once that has started.
     """
     leaf = first = tree.leaves[name]
     while first.giver is not None:

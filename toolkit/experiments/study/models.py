@@ -1,4 +1,4 @@
-"""Models of a study: blocks multiplied out, each a whole run with a name and labels."""
+"""Models of a study: the blocks, expanded along their axes; each model is a whole run with a name and labels."""
 
 import copy
 import itertools
@@ -22,42 +22,42 @@ from toolkit.run.load import complete_run, find_run_file
 from toolkit.run.settings import RunFolderSettings
 from toolkit.run.toml_files import read_toml
 
-# Keys that a study chooses for each of its models, and what takes their place.
+# Keys that a study chooses for each of its models, and what to do instead of setting them.
 _CHOSEN = {
     "run.dir": "Each model has a folder of its name; set study.dir",
     "checkpoint.keep_at": "Set study.keep, or keep of a block",
     "checkpoint.keep_weights_only": "Others go on from what a model keeps; use `toolkit study --tidy`",
 }
-# Of a schedule that is a text, `clm 3k + mlm 9k`: an objective and a length for each phase.
+# A phase of a schedule given as text, `clm 3k + mlm 9k`: an objective and a length.
 _PHASE = re.compile(r"(\S+)\s+(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*(%|tokens|steps)?")
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a study: the run that trains it alone, in its folder of the study."""
+    """A model of a study: the run that trains it alone, in its folder in the study."""
 
     name: str
     place: str
-    """In the study file, in words."""
+    """Its place in the study file, in words."""
     run: DeclaredRun
     labels: Mapping[str, Label]
     """Quantities that reports plot scores against."""
     raw: Mapping[str, Any]
     """Its run file, before presets and defaults."""
     source: OutsideRun | None = None
-    """The run that it is `from`, where that is none of the study."""
+    """The run named in its `from`, if outside the study."""
     keep: Mapping[int, str] = field(default_factory=dict)
     """Steps whose checkpoints the file keeps, each with the key that names it."""
 
     @property
     def total_steps(self) -> int:
-        """Updates from the first weights to the end."""
+        """Number of updates from the first weights to the end."""
         return self.run.plan.schedule.total_steps
 
 
 def models_of(study: Study) -> tuple[Model, ...]:
-    """All models, in the order of the file; those with `from` after the ones that it names. Reports all mistakes."""
+    """All models in file order, but each `from` after its sources; raise `SettingsError` that lists all mistakes."""
     family, waiting = _Family(study), list(enumerate(study.models, start=1))
     while ready := [(number, block) for number, block in waiting if all(map(family.knows, block.sources))]:
         for number, block in ready:
@@ -68,7 +68,7 @@ def models_of(study: Study) -> tuple[Model, ...]:
 
 
 class _Family:
-    """The models found so far, and what is wrong with the others."""
+    """The models found so far, and the mistakes in the others."""
 
     def __init__(self, study: Study) -> None:
         self.models: dict[str, Model] = {}
@@ -82,12 +82,12 @@ class _Family:
                 "and what follows as a model `from` it."
             )
         _check_tables(self._base, place=str(path))
-        # Which checkpoints stay is the study's to say.
+        # The study decides which checkpoints are kept.
         for key in ("keep_every", "keep_weights_only"):
             self._base.get("checkpoint", {}).pop(key, None)
 
     def knows(self, source: str) -> bool:
-        """True of a model that is found already, and of the folder of a run."""
+        """Whether a source is a model found already, or the folder of a run."""
         return source in self.models or RunFolder(source).settings_file.is_file()
 
     def add(self, number: int, block: ModelBlock) -> None:
@@ -112,8 +112,8 @@ class _Family:
                 self._mistake(place, error)
 
     def check(self, *, waiting: Sequence[ModelBlock]) -> None:
-        """Raise what is wrong, all of it; blocks that are `waiting` have a source that no model has as its name."""
-        # Else the models may be missing for a mistake of theirs.
+        """Raise `SettingsError` with all mistakes; `waiting` are blocks with a source that is no model's name."""
+        # With other mistakes, a source may be missing only because of them.
         mistakes = [*map(self._told, self._mistakes)] or [
             f"from {source!r}: no model trained before this one has that name, and it is not the folder of a run."
             f"{nearest(source, self.models)} Models: {', '.join(self.models) or 'none'}. Models "
@@ -125,7 +125,7 @@ class _Family:
             raise SettingsError("\n".join(mistakes))
 
     def _mistake(self, place: str, error: UserError) -> None:
-        """Keep a message with its place; one that many models have is reported once."""
+        """Record a message with its place; one shared by many models is reported once."""
         self._mistakes.setdefault(str(error).removeprefix(f"{place}:").removeprefix(" "), []).append(place)
 
     def _told(self, mistake: str) -> str:
@@ -135,7 +135,7 @@ class _Family:
 
     def _add(self, model: Model) -> None:
         for other in self.models.values():
-            # Some file systems do not tell them apart.
+            # Some file systems ignore case.
             if other.name.casefold() == model.name.casefold():
                 alike = "" if other.name == model.name else f", which differs in case alone: {other.name}"
                 raise SettingsError(
@@ -168,7 +168,7 @@ class _Family:
         return Model(name, place, replace(run, settings=settings), labels, raw, outside)
 
     def _check_goes_on(self, run: DeclaredRun, source: str) -> None:
-        """Refuse a model that would not begin where its source ends, and would be trained from its first step on."""
+        """Raise `SettingsError` if a model would not start where its source ends, but train from its first step on."""
         if source in self.models:
             before = self.models[source].run
             found = parting(Course(before), Course(run))
@@ -183,15 +183,15 @@ class _Family:
             )
 
     def _from_base(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The run file of a model that begins with the study's base."""
+        """The run file of a model that starts with the study's base."""
         base, given = copy.deepcopy(self._base), _with_phases(merged(self._study.set, own))
         if "schedule" in given and not _has_shares(given["schedule"]):
-            # Of the schedule that is replaced.
+            # The length of the schedule that is replaced.
             base.get("train", {}).pop("steps", None)
         return merged(base, given)
 
     def _behind(self, source: str, own: Mapping[str, Any], rewarm: RewarmSettings) -> dict[str, Any]:
-        """The run file of a model that goes on where another one ends."""
+        """The run file of a model that continues where another one ends."""
         raw, before = self._whole(source)
         own = _with_phases(own)
         phases = own.pop("schedule", None)
@@ -220,7 +220,7 @@ class _Family:
                     "of this study."
                 )
             raw = merged(raw, self._study.set)
-            # Its steps before are its own, too.
+            # Its steps before the fork count as its own.
             raw.pop("fork", None)
         raw["train"] = {key: value for key, value in raw.get("train", {}).items() if key != "steps"}
         raw.pop("scheduler", None)
@@ -231,7 +231,7 @@ class _Family:
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables, of which later ones win key by key."""
+    """Merge tables; later ones win key by key."""
     whole: dict[str, Any] = {}
     for part in parts:
         for key, value in part.items():
@@ -241,20 +241,20 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_tables(raw: Mapping[str, Any], *, place: str) -> None:
-    """Refuse a run file whose tables that are read here are none; of the others the run itself says so."""
+    """Raise `SettingsError` if a table that is read here is not one; the run itself checks the others."""
     for key in ("run", "model", "train", "checkpoint"):
         if not isinstance(raw.get(key, {}), dict):
             raise SettingsError(f"{place}: invalid value for {key}: expected a table, got {raw[key]!r}.")
 
 
 def _with_phases(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of a run file, with a schedule that is a text as phases."""
+    """Keys of a run file, with a schedule given as text parsed into phases."""
     schedule = given.get("schedule")
     return {**given, "schedule": parse_schedule(schedule)} if isinstance(schedule, str) else dict(given)
 
 
 def parse_schedule(text: str) -> list[dict[str, Any]]:
-    """`[[schedule]]` of a text: lengths are steps, `12k`, `5B tokens`, or `25%` of `train.steps`."""
+    """Parse a text into `[[schedule]]`; lengths are steps, `12k`, `5B tokens`, or `25%` of `train.steps`."""
     return [_phase(part.strip(), text) for part in text.split("+")]
 
 
@@ -275,5 +275,5 @@ def _phase(part: str, text: str) -> dict[str, Any]:
 
 
 def _has_shares(schedule: Any) -> bool:
-    """True of a schedule with lengths that are shares of `train.steps`."""
+    """Whether a schedule has lengths that are shares of `train.steps`."""
     return isinstance(schedule, list) and any(isinstance(phase, dict) and "fraction" in phase for phase in schedule)

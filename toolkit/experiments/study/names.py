@@ -1,4 +1,4 @@
-"""What models differ in: axes of a block, and what their values change; labels by axes and settings; names."""
+"""Differences between models: axes of a block and the changes by their values, labels, and names."""
 
 import re
 import string
@@ -15,7 +15,7 @@ from toolkit.run.identity import is_free
 from toolkit.run.settings import RunSettings
 
 _NAME = re.compile(r"\w[\w.+-]{0,199}")
-# What reports call the values of an axis; of the others it is the key.
+# Labels of an axis in reports; other axes use their key.
 _LABELS_OF_AXES = {
     "schedule": ("clm_share", "budget_steps"),
     "run.seed": ("seed",),
@@ -27,7 +27,7 @@ _OF_RUN_FILES = frozenset(RunSettings.model_fields) | {"scheduler"}
 
 @dataclass(frozen=True)
 class Choice:
-    """A value of an axis: what it changes in a run file, and the label that says so."""
+    """A value of an axis: its changes to a run file, and its label."""
 
     axis: str
     label: Label
@@ -35,7 +35,7 @@ class Choice:
 
 
 def axes_of(axes: Mapping[str, Any]) -> Iterator[list[Choice]]:
-    """The values of each axis: of a key of the run file, or of a name with fragments of one."""
+    """The values of each axis: those of a key of the run file, or named fragments of a run file."""
     for name, given in axes.items():
         if name in _OF_RUN_FILES:
             yield from _axes_of_keys((name,), given)
@@ -57,7 +57,7 @@ def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[Choice]]:
         return
     if not isinstance(given, list) or not given:
         raise SettingsError(f"axes.{axis}: expected a list of values, got {given!r}.")
-    # Validation belongs to a run's identity, and no step reads it.
+    # Validation data are part of a run's identity, but no step reads them.
     if is_free(axis) or axis.startswith("data.validation"):
         raise SettingsError(
             f"axes.{axis}: a run may be resumed with another value, so it makes no model of its own. Give it in [set]."
@@ -69,7 +69,7 @@ def _axes_of_keys(path: tuple[str, ...], given: Any) -> Iterator[list[Choice]]:
 
 
 def axis_labels(study: Study) -> tuple[str, ...]:
-    """Labels in which a study's axes let its models differ; those of a schedule are its share of CLM and its length."""
+    """Labels in which models differ along the study's axes; for a schedule, its share of CLM and its length."""
     axes = [choices[0].axis for block in study.models for choices in axes_of(block.axes)]
     names = [name for axis in axes for name in _LABELS_OF_AXES.get(axis, (axis.replace(".", "_"),))]
     starts = ["start"] if any(block.sources for block in study.models) else []
@@ -78,7 +78,7 @@ def axis_labels(study: Study) -> tuple[str, ...]:
 
 
 def labels_of_choices(choices: Iterable[Choice]) -> dict[str, Label]:
-    """Labels that axes give."""
+    """Labels from the chosen axis values."""
     given = {choice.axis: choice.label for choice in choices if choice.axis != "schedule"}
     return {_LABELS_OF_AXES.get(axis, (axis.replace(".", "_"),))[0]: label for axis, label in given.items()}
 
@@ -90,7 +90,7 @@ def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def labels_of(run: DeclaredRun, *, size: str) -> dict[str, Label]:
-    """Labels that a run's settings tell: size, objectives, share of CLM, budget, seed, mask ratio if there is one."""
+    """Labels from a run's settings: size, objectives, share of CLM, budget, seed, mask ratio if there is just one."""
     steps, names = dict[str, float](), dict[str, None]()
     ratios = dict[Label, None]()
     for phase in run.plan.schedule.phases:
@@ -115,10 +115,10 @@ def labels_of(run: DeclaredRun, *, size: str) -> dict[str, Label]:
 
 
 def published_name(run: DeclaredRun, *, size: str) -> str:
-    """A name as the paper's authors gave it: `610m-clm-10k-mlm40-42k`, `610m-clm-dec42k-mlm40-64k`.
+    """A name in the style of the paper's authors: `610m-clm-10k-mlm40-42k`, `610m-clm-dec42k-mlm40-64k`.
 
     The size, then for each phase its objective, MLM with its ratio in percent, and the steps so far; `dec` before them
-    where the learning rate had decayed and the run goes on.
+    if the learning rate has decayed by then and the run goes on.
     """
     plan, name = run.plan, size
     total = plan.schedule.total_steps
@@ -133,7 +133,7 @@ def published_name(run: DeclaredRun, *, size: str) -> str:
 
 
 def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, size: str) -> str:
-    """The name of a model, which can be that of a folder."""
+    """The name of a model, valid as a folder name."""
     if template == PUBLISHED:
         return published_name(run, size=size)
     try:
@@ -157,7 +157,7 @@ def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, 
 
 
 def _in_percent(ratio: Any) -> str:
-    """A mask ratio in percent, of a ramp both its ends; empty where the objective has none."""
+    """A mask ratio in percent, both ends for a ramp; empty if the objective has none."""
     if ratio is None:
         return ""
     return f"{100 * ratio:g}" if isinstance(ratio, float) else f"{100 * ratio.start:g}to{100 * ratio.stop:g}"

@@ -1,4 +1,4 @@
-"""Runs that a study did not train, and whose checkpoints its models begin from."""
+"""Runs outside a study, from whose checkpoints its models start."""
 
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from toolkit.run.load import read_resolved
 
 
 class OutsideRun:
-    """A run to adopt, or that models are `from`, as it was when the study was read."""
+    """A run to adopt, or that models name in `from`, as it was when the study was read."""
 
     def __init__(self, path: Path | str) -> None:
         self.folder = RunFolder(path)
         self.run, self.newest = read_resolved(self.folder.settings_file), self.folder.newest_manifest()
 
     def parting(self, run: DeclaredRun, hashes: Hashes = lambda settings: None) -> Parting:
-        """The first step that it and a model do not make alike, where the model leaves to its start what this run's has
-        chosen, as a fork of it would.
+        """The first step at which this run and a model differ; what the model leaves open until its start is chosen as
+        in this run, as in a fork of it.
         """
         here = Continuation(self.newest).keep_choices(run)
         corpora = None if self.newest is None else hashes(here.settings)

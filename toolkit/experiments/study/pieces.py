@@ -1,6 +1,6 @@
-"""Pieces of a study as items of work: each is trained by `toolkit train` in a process of its own.
+"""Pieces of a study as work items: each is trained by `toolkit train` in a process of its own.
 
-As many go on at a time as the GPUs or cores of a machine, or of a cluster, hold.
+As many run at a time as fit on the GPUs or cores of a machine or cluster.
 """
 
 import os
@@ -29,7 +29,7 @@ from toolkit.work.ray import Cluster, OnRay, Resources
 from toolkit.work.show import shown
 from toolkit.work.start import Crew, ExecutorKind, Here
 
-# What a worker starts ends with it, also where it is killed.
+# Processes that a worker starts end with it, even if it is killed.
 _PROGRAM = (sys.executable, "-m", "toolkit.core.processes")
 _TOOLKIT = ("toolkit.cli",)
 _LINES_OF_AN_ERROR = 3
@@ -37,20 +37,20 @@ _LINES_OF_AN_ERROR = 3
 
 @dataclass(frozen=True)
 class Training:
-    """All that training a piece takes."""
+    """Everything needed to train a piece."""
 
     arguments: tuple[str, ...]
     """Arguments after `toolkit`."""
     run: Path
     """Folder of the run that it trains."""
     until: int
-    """Updates that the run has when the piece is done."""
+    """Updates of the run when the piece is done."""
     log: Path
     """File that its output is appended to."""
 
 
 class StudyJob(Job):
-    """The pieces that are left of a study. A stop is passed on to what trains, which saves and ends well."""
+    """Remaining pieces of a study. A stop is forwarded to the training process, which saves and exits cleanly."""
 
     def __init__(self, folder: Path, plan: StudyPlan, study: StudyFolder) -> None:
         super().__init__(folder, [_item(piece, plan, study) for piece in plan.pieces])
@@ -58,12 +58,12 @@ class StudyJob(Job):
         self._is_stopped = self._listens = False
 
     def is_done(self, item: Item) -> bool:
-        """True where the run has the checkpoint at which the piece ends, or a later one."""
+        """Whether the run has the checkpoint at which the piece ends, or a later one."""
         task: Training = item.payload
         return RunFolder(task.run).newest_step() >= task.until
 
     def do(self, item: Item) -> None:
-        """Train a piece; a ToolkitError where it ended otherwise than well, or diverged."""
+        """Train a piece; raise `ToolkitError` if it failed or diverged."""
         if not self._listens:
             self._listens = True
             for number in stop_signals():
@@ -97,9 +97,9 @@ class StudyJob(Job):
 
 
 def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind) -> bool:
-    """Train all pieces; True where it was stopped before they had ended.
+    """Train all pieces; return whether it was stopped before they had ended.
 
-    A stop (`stop_signals`) is passed on to what trains on this machine, which saves.
+    A stop (`stop_signals`) is forwarded to the training processes on this machine, which save.
     """
     if (nodes := plan.study.machine.nodes) > 1:
         raise SettingsError(
@@ -158,7 +158,7 @@ def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, *, logs: Path)
 
 
 def _places(machine: MachineSettings) -> Sequence[Mapping[str, str]]:
-    """The environment of each run that trains beside the others."""
+    """Environment of each run that trains in parallel."""
     if gpus := visible_gpus():
         each = machine.gpus or len(gpus)
         groups = [gpus[first : first + each] for first in range(0, len(gpus) - each + 1, each)]

@@ -1,6 +1,6 @@
-"""Work that a study still has: pieces of its runs, found from the tree and from what lies on disk.
+"""Remaining work of a study: pieces of its runs, derived from the tree and the files on disk.
 
-Nothing else is kept. A study that was killed, or that got models later, does what its folder lacks.
+No other state is kept. A study that was killed, or that got more models, does what is missing in its folder.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,36 +30,36 @@ from toolkit.run.settings import ForkSettings, RunSettings
 
 
 class PieceKey(NamedTuple):
-    """A model, and the step up to which the piece trains it."""
+    """A model, and the step up to which a piece trains it."""
 
     name: str
     until: int
 
     def __str__(self) -> str:
-        """'610m-clm-42k@10000', as jobs and logs are named."""
+        """'610m-clm-42k@10000', the name of jobs and logs."""
         return f"{self.name}@{self.until}"
 
 
 @dataclass(frozen=True)
 class RunPiece:
-    """Updates of a run up to a step at which others begin, or to its end."""
+    """Updates of a run up to a step at which others start, or to its end."""
 
     name: str
     until: int
     first: int
-    """Updates that are made by then, by this run or by others."""
+    """Updates made before the piece, by this run or by others."""
     needs: PieceKey | None = None
-    """The piece whose checkpoint it begins from, where that is still to be made."""
+    """The piece whose checkpoint it starts from, if that does not exist yet."""
 
     @property
     def key(self) -> PieceKey:
-        """Name by which others need it."""
+        """Key by which other pieces need it."""
         return PieceKey(self.name, self.until)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Checkpoint that a run begins from."""
+    """Checkpoint that a run starts from."""
 
     path: Path
     step: int
@@ -67,19 +67,19 @@ class _Source:
 
 
 class StudyPlan:
-    """A study, its tree, and where it stands: the pieces that are left, givers first, and notes on what is otherwise.
+    """A study, its tree, and its state: the pieces that are left, givers first, and notes on anything unexpected.
 
-    `opened` opens a checkpoint that a run might start from; by default it hashes all files, which takes a minute
-    where they are large. Runs on disk that were trained with other settings are refused.
+    `opened` opens a checkpoint that a run might start from; by default it hashes all files, which takes a minute if
+    they are large. Raises `SettingsError` if runs on disk were trained with other settings.
     """
 
     def __init__(self, study: Study, tree: Tree, *, opened: Callable[[Path], Checkpoint] = open_checkpoint) -> None:
         self.study, self.tree, self.notes, self._opened = study, tree, list[str](), opened
         self._outside = _outside(study, tree)
         self._corpora = _corpora_of({name: leaf.model.run for name, leaf in tree.leaves.items()})
-        # Each place is looked at once, for all models and all that they are compared with.
+        # Each place is read once for all models and all runs that they are compared with.
         self._first_weights = cache(hashes_of_first_weights)
-        # Settings of the runs that have begun.
+        # Settings of the runs that have started.
         self._begun = dict[str, RunSettings]()
         self._check_runs()
         own = {
@@ -93,8 +93,8 @@ class StudyPlan:
             for other, found in own.items()
             if self.done(name) < found.step <= tree.shared_steps(name, other)
         }
-        """Models that are known to diverge, as they or others have made the same steps: that is their outcome."""
-        # Givers come first, so what a model waits for is known when it is its turn.
+        """Models known to diverge, because they or others have made the same steps: that is their outcome."""
+        # Givers come first, so what a model waits for is known by its turn.
         self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
         for name, leaf in tree.leaves.items():
             done = self.done(name)
@@ -106,7 +106,7 @@ class StudyPlan:
 
     @property
     def num_steps(self) -> int:
-        """Updates that are left."""
+        """Number of updates left."""
         return sum(piece.until - piece.first for piece in self.pieces)
 
     def folder(self, name: str) -> RunFolder:
@@ -114,23 +114,23 @@ class StudyPlan:
         return self.tree.leaves[name].model.run.folder
 
     def done(self, name: str) -> int:
-        """Updates of a run up to its newest checkpoint; 0 where it has none."""
+        """Updates of a run up to its newest checkpoint; 0 if it has none."""
         return self.folder(name).newest_step()
 
     def whole(self, name: str) -> Path | None:
-        """The checkpoint of another run that is a run's last one; None where there is none, or it has its own."""
+        """Checkpoint of another run that equals this run's last one; None if absent, or if the run has its own."""
         source = self._sources[name]
         return source.path if source and source.step == self.tree.leaves[name].model.total_steps else None
 
     def last(self, name: str) -> int:
-        """Updates that a run can have: all, or those in front of its divergence that others begin from."""
+        """Updates that a run can make: all, or up to the last step before its divergence that others start from."""
         leaf = self.tree.leaves[name]
         if (found := self.diverged.get(name)) is None:
             return leaf.model.total_steps
         return max((step for step in leaf.cuts if step < found.step), default=0)
 
     def run_file(self, name: str) -> RunSettings:
-        """Settings that a run is to have on disk: its own, where it begins, and which checkpoints stay."""
+        """Settings that a run should have on disk: its own, its starting checkpoint, and the checkpoints to keep."""
         leaf, source = self.tree.leaves[name], self._sources.get(name)
         keep = tuple(sorted({*leaf.kept, *self._given(name)}))
         settings = self._begun.get(name, leaf.model.run.settings)
@@ -138,25 +138,25 @@ class StudyPlan:
             settings = settings.model_copy(
                 update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
             )
-        # Of the declaration, since a run that was started has its own place already.
+        # From the declaration, since a started run already has a place of its own.
         place = leaf.model.run.settings.checkpoint.copy_to
         copy_to = None if place is None else f"{place.rstrip('/')}/{name}"
         checkpoint = settings.checkpoint.model_copy(update={"keep_at": keep, "copy_to": copy_to})
         return settings.model_copy(update={"checkpoint": checkpoint})
 
     def needless(self) -> list[Path]:
-        """Checkpoints that no model starts from any more: neither a run's newest, nor one that the file keeps."""
+        """Checkpoints that no model starts from any more, and that are neither a run's newest nor kept by the file."""
         found = []
         for leaf in self.tree.leaves.values():
             needed = {self.done(leaf.name), leaf.model.total_steps, *leaf.keep, *leaf.model.keep}
             needed |= self._given(leaf.name)
             found += [path for step, path in self.folder(leaf.name).steps() if step not in needed]
-        # A run whose newest checkpoint is damaged goes on from one of these.
+        # A run whose newest checkpoint is damaged resumes from one of these.
         whole = {folder: not newest_intact(folder)[1] for folder in {path.parent for path in found}}
         return [path for path in found if whole[path.parent]]
 
     def _given(self, name: str) -> set[int]:
-        """Steps of a run whose checkpoints others begin from, those that are still to be made included."""
+        """Steps of a run from whose checkpoints others start, including those not made yet."""
         folder = self.folder(name).path
         return {source.step for source in self._sources.values() if source and source.path.is_relative_to(folder)}
 
@@ -176,7 +176,7 @@ class StudyPlan:
             first, needs = until, PieceKey(leaf.name, until)
 
     def _source_of(self, leaf: Leaf) -> _Source | None:
-        """The checkpoint that a run begins from; None: its first weights."""
+        """The checkpoint that a run starts from; None for its first weights."""
         if leaf.name in self.tree.queued and self.folder(leaf.name).settings_file.is_file():
             return self._told(leaf)
         found = next(self._intact(leaf, first=max(leaf.fork, 1)), None)
@@ -201,7 +201,7 @@ class StudyPlan:
         return _Source(path, fork.step, None if path.is_dir() else PieceKey(path.parents[1].name, fork.step))
 
     def _intact(self, leaf: Leaf, *, first: int) -> Iterator[_Source]:
-        """Checkpoints of other runs from a step on, up to where this one parts from them, that open; latest first."""
+        """Intact checkpoints of other runs from step `first` up to where this run parts from them, latest first."""
         limits = {
             self.folder(name): self.tree.parting(name, leaf.name).step for name in self.tree.leaves if name != leaf.name
         }
@@ -229,7 +229,7 @@ class StudyPlan:
                 )
 
     def _tell_other_ranks(self) -> None:
-        """Note runs that go on from a checkpoint of other ranks than they are to have."""
+        """Note runs that continue from a checkpoint of another number of ranks than they will have."""
         machine = self.study.machine
         for name in dict.fromkeys(piece.name for piece in self.pieces):
             source, own = self._sources[name], self.folder(name).checkpoint(self.done(name))
@@ -244,19 +244,19 @@ class StudyPlan:
                 )
 
     def _hashes(self, name: str, settings: RunSettings) -> dict[str, str] | None:
-        """`Hashes` of a model; None where a corpus is not there."""
+        """`Hashes` of a model; None if a corpus is missing."""
         corpora, init = self._corpora[name], settings.init
         return corpora if corpora is None or init is None else corpora | self._first_weights(init.source)
 
     def _check_run(self, leaf: Leaf) -> None:
         if (own := leaf.model.run.folder.newest_manifest()) is None:
             return
-        # As the file has them now, with what its start has chosen.
+        # The file's current settings, with what the run's start has chosen.
         settings, saved = Continuation(own).keep_choices(leaf.model.run).settings, saved_settings(own)
         hashes = self._hashes(leaf.name, settings)
         corpora = None if hashes is None else (own.corpora, hashes)
         there, here = Course.of(saved, corpora and own.corpora), Course.of(settings, hashes)
-        # A whole one may have its checkpoint from a longer run, which made the same steps.
+        # A finished run may have its checkpoint from a longer run, which made the same steps.
         if own.step < leaf.model.total_steps or parting(there, here).step < own.step:
             check_same_run(own.settings, settings, corpora=corpora)
         check_same_corpora(own.corpora, hashes or {})
@@ -274,7 +274,7 @@ class StudyPlan:
 
 
 def _corpora_of(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | None]:
-    """`RunCorpora.hashes` of each run; None where a corpus is not there, which its start tells."""
+    """`RunCorpora.hashes` of each run; None if a corpus is missing, which the run's start reports."""
     found, opened = dict[str, dict[str, str] | None](), None
     for name, run in runs.items():
         opened = opened or OpenedCorpora(sizes="trust", cache_gb=run.settings.run.cache_gb)
@@ -286,7 +286,7 @@ def _corpora_of(runs: Mapping[str, DeclaredRun]) -> dict[str, dict[str, str] | N
 
 
 def _outside(study: Study, tree: Tree) -> list[OutsideRun]:
-    """Runs outside the study: those to adopt, and those that models are `from`."""
+    """Runs outside the study: those to adopt, and those that models name in `from`."""
     for path in study.study.adopt:
         if not RunFolder(path).settings_file.is_file():
             raise SettingsError(

@@ -1,4 +1,4 @@
-"""`toolkit study`: a family of runs from one file, every common prefix trained once; run again, what is missing."""
+"""`toolkit study`: a family of runs from one file, every common prefix trained once; a rerun does what is missing."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from toolkit.run.metrics import read_lines
 from toolkit.work.slurm import SlurmJobs, SlurmSettings
 from toolkit.work.start import ExecutorKind
 
-# Labels that a report reads off the checkpoint itself.
+# Labels that a report reads from the checkpoint itself.
 _OF_THE_CHECKPOINT = {"objective", "clm_share", "mask_ratio", "budget_steps", "seed"}
 
 
@@ -42,7 +42,7 @@ def study_json(source: str, *, only: Sequence[str] = (), tflops: float | None = 
 
 
 def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = None) -> None:
-    """Print what a study takes, and its tree; and what is left, where some of it lies on disk. Nothing is hashed."""
+    """Print a study's cost and tree, and what is left if part of it is on disk. Nothing is hashed."""
     study, tree = open_study(source, only=only)
     estimate, screen = StudyEstimate.of(tree), console()
     plan = StudyPlan(study, tree, opened=open_unverified)
@@ -62,7 +62,7 @@ def show_plan(source: str, *, only: Sequence[str] = (), tflops: float | None = N
 
 
 def show_model(source: str, name: str) -> None:
-    """Print the run file of a model trained alone, on the layout that the first of those it shares steps with has."""
+    """Print the run file of a model trained alone, with the layout of the first model that it shares steps with."""
     _, tree = open_study(source)
     _named([leaf.model for leaf in tree.leaves.values()], name)
     console().print(to_toml(settings_alone(tree, name)).rstrip())
@@ -86,11 +86,11 @@ def run_study(
     executor: str = "local",
     report: Callable[[Path], object] = lambda folder: None,
 ) -> int:
-    """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 where a model or
-    a cell failed, though the others are done then; 0 also where models diverged, which is their outcome, where it was
-    asked to stop, and where Slurm has the jobs.
+    """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 if a model or
+    cell failed, after the others are done; else 0, also if models diverged, which is their outcome, if it was asked
+    to stop, or if Slurm has the jobs.
 
-    `report` gets the folder of a study of which nothing is left but what failed.
+    `report` is called with the study's folder once nothing is left except failures.
     """
     kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
@@ -99,7 +99,7 @@ def run_study(
         from toolkit.experiments.grid.inputs import HubAccess
         from toolkit.experiments.grid.plan import GridPlan
 
-        # Files that its tasks lack are reported before anything is trained.
+        # Missing task files are reported before anything is trained.
         GridPlan(grid.model_copy(update={"model": ()}), hub=HubAccess.CACHED)
     with folder.locked():
         plan = StudyPlan(study, tree)
@@ -127,7 +127,7 @@ def run_study(
     from toolkit.experiments.grid.program import run_grid
 
     grid_code = run_grid(grid, executor=kind)
-    # Jobs of Slurm have not begun, or are at it.
+    # Slurm jobs still in the queue have not finished the grid.
     if grid_code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
         report(folder.path)
     return code or grid_code
@@ -151,8 +151,8 @@ def tidy_study(source: str) -> None:
 
 
 def _write(plan: StudyPlan, folder: StudyFolder, whole: Tree) -> None:
-    """Write what the whole study is; and of the plan's models the run files, and the last checkpoints that other runs
-    have of them.
+    """Write the summary and declaration of the whole study, the run files of the plan's models, and their last
+    checkpoints if other runs have them.
     """
     study, tree = plan.study, plan.tree
     atomic_write(folder.summary_file, json.dumps(_summary(study, whole, study.machine.tflops), indent=2) + "\n")
@@ -172,11 +172,11 @@ def _write(plan: StudyPlan, folder: StudyFolder, whole: Tree) -> None:
 def _write_run(plan: StudyPlan, name: str) -> None:
     run, total = plan.folder(name), plan.tree.leaves[name].model.total_steps
     if plan.done(name) >= plan.last(name) and run.settings_file.is_file():
-        # It says how it was trained.
+        # The file there says how the run was trained.
         return
     run.path.mkdir(parents=True, exist_ok=True)
     if name not in plan.diverged:
-        # With other settings than these.
+        # It diverged with other settings than these.
         run.diverged_file.unlink(missing_ok=True)
     atomic_write(run.settings_file, to_toml(plan.run_file(name)))
     if (last := plan.whole(name)) is not None:
@@ -184,7 +184,7 @@ def _write_run(plan: StudyPlan, name: str) -> None:
 
 
 def _keep_divergences(plan: StudyPlan) -> None:
-    """Write down, in the folders of models that would make the same steps as one that diverged, that they do, too."""
+    """Record a divergence in the folders of all models that would make the same steps."""
     for name, found in plan.diverged.items():
         if read_divergence(plan.folder(name)) is None:
             plan.folder(name).path.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def _outcome(plan: StudyPlan, folder: StudyFolder) -> Iterator[str]:
 
 def _divergences(plan: StudyPlan) -> Iterator[str]:
     for name, found in plan.diverged.items():
-        # Of all that share the step: each of them tells it of the others.
+        # Files of all models that share the step: any that is left would mark the others again.
         files = [str(plan.folder(other).diverged_file) for other, its in plan.diverged.items() if its == found]
         yield (
             f"{name}: diverged at step {found.step:,}, which stays its outcome while its settings are equal; to train "
@@ -214,7 +214,7 @@ def _divergences(plan: StudyPlan) -> Iterator[str]:
 
 
 def _take_over(last: Path, run: RunFolder, step: int) -> None:
-    """Make a finished run of a checkpoint of another one, and of its metrics up to there."""
+    """Make a finished run from another run's checkpoint and its metrics up to there."""
     lines = [line for line in read_lines(RunFolder(last.parents[1])) if line["step"] <= step]
     atomic_write(run.metrics_file, "".join(f"{json.dumps(line)}\n" for line in lines))
     place = run.checkpoint(step)
@@ -225,7 +225,7 @@ def _take_over(last: Path, run: RunFolder, step: int) -> None:
 
 
 def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind) -> bool:
-    """Train the pieces of a plan; True where some are left to Slurm, or to the same command after a stop."""
+    """Train the pieces of a plan; return whether some are left to Slurm, or to a rerun after a stop."""
     if executor is ExecutorKind.SLURM:
         from toolkit.experiments.study.slurm import submit_study
 
@@ -238,7 +238,7 @@ def _train(plan: StudyPlan, folder: StudyFolder, executor: ExecutorKind) -> bool
 
 
 def _check_jobs(folder: StudyFolder) -> None:
-    """Refuse to train beside jobs of Slurm that train the same models, or will."""
+    """Raise `SettingsError` if Slurm jobs train the same models, or will."""
     if live := folder.jobs().live:
         raise SettingsError(
             f"Slurm has {counted(len(live), 'job')} of the study in {folder.path} in its queue, and only one may train "
@@ -248,12 +248,12 @@ def _check_jobs(folder: StudyFolder) -> None:
 
 
 def open_study(source: str, *, only: Sequence[str] = ()) -> tuple[Study, Tree]:
-    """A study and its tree; of `only` these models, and those that they begin from."""
+    """A study and its tree; with `only`, these models and those that they start from."""
     study = load_study(source)
     models = models_of(study)
     tree = Tree(models, queued=StudyFolder(study.study.dir).queued())
     tree.check_keep()
-    # What is wrong with its tasks is reported before anything is trained.
+    # Mistakes in its tasks are reported before anything is trained.
     grid_of(study, tree)
     return study, tree.only([_named(models, name).name for name in only]) if only else tree
 
@@ -272,7 +272,7 @@ def _named(models: Sequence[Model], name: str) -> Model:
 
 
 def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) -> Grid | None:
-    """The grid of a study, of what models have after so many updates (None: all); None where there is nothing to do."""
+    """The grid of a study for its models after `made` updates each (None: all); None if there is nothing to do."""
     entries = [
         entry
         for name, leaf in tree.leaves.items()
@@ -289,10 +289,10 @@ def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) 
 
 
 def _entries(leaf: Leaf, *, made: int) -> list[ModelEntry]:
-    """A model at its end, and at steps that the file keeps of it (`NAME@STEP`), as far as it is trained."""
+    """Entries of a model at its end and at steps that the file keeps (`NAME@STEP`), as far as it is trained."""
     labels = {name: value for name, value in leaf.model.labels.items() if name not in _OF_THE_CHECKPOINT}
     folder = leaf.model.run.folder
-    # Its folder would mean an earlier checkpoint where the last is damaged.
+    # The run's folder would mean an earlier checkpoint if the last one is damaged.
     last = ModelEntry(name=leaf.name, path=str(folder.checkpoint(leaf.model.total_steps)), labels=labels)
     total = leaf.model.total_steps
     steps = tuple(step for step in sorted(leaf.keep.keys() - missed_steps(leaf)) if step < total and step <= made)

@@ -1,7 +1,7 @@
-"""Pieces of a study as jobs of Slurm, each after the one whose checkpoint it begins from.
+"""Pieces of a study as Slurm jobs, each after the one whose checkpoint it starts from.
 
-Slurm carries the graph. A piece looks for its checkpoint itself, and ends with code 2 where there is none. Two jobs
-never train one run: a cut that a job in the queue passes is part of that job, and a new job waits for all of its run.
+Slurm holds the dependency graph. A piece looks for its checkpoint itself, and exits with code 2 if it is missing. Two
+jobs never train one run at once: a cut within a queued job is part of it, and a new job waits for all jobs of its run.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from toolkit.work.slurm import SlurmJobs
 
 
 def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> None:
-    """Submit all pieces that are not in the queue, and the study's grid after the ends of all models; print where each
-    job is. Where a model fails, Slurm removes the grid's job, as it does what waits for that model's checkpoints.
+    """Submit all pieces that are not in the queue, and the study's grid after the ends of all models; print each job's
+    state. If a model fails, Slurm removes the grid's job and those that wait for that model's checkpoints.
     """
     machine, jobs = plan.study.machine, folder.jobs()
     script = str(shipped_folder("launchers") / "slurm.sbatch")
@@ -47,16 +47,16 @@ def submit_study(plan: StudyPlan, folder: StudyFolder, grid: Grid | None) -> Non
     if grid is not None:
         ends = {piece.name: jobs.live[str(piece.key)] for piece in pieces}
         if jobs.num_submitted:
-            # A job of the grid that is in the queue waits for others than these.
+            # A grid job already in the queue waits for other jobs than these.
             GridFolder(grid.grid.dir).jobs_file.unlink(missing_ok=True)
         submit_grid(grid, after=ends.values())
 
 
 def joined(pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Sequence[int]]) -> list[RunPiece]:
-    """Pieces as jobs. `queued` are, by run, the ends of jobs in the queue, ascending: a cut in front of one is part of
-    it. Of others one of fewer than `shortest` steps is part of the one after it, as a cut is a wait in the queue.
+    """Join pieces into jobs. `queued`: ends of queued jobs by run, ascending; a cut before one is part of that job. Any
+    other piece of fewer than `shortest` steps is joined to the next one, as each cut costs a wait in the queue.
 
-    What waits for one of these waits for the whole job; it begins from the same checkpoint, which stays.
+    A piece that needs a joined one waits for the whole job; it starts from the same checkpoint, which is kept.
     """
     found, instead = list[RunPiece](), dict[PieceKey, PieceKey]()
     for name, chain in itertools.groupby(pieces, key=lambda piece: piece.name):
@@ -74,7 +74,7 @@ def joined(pieces: Sequence[RunPiece], *, shortest: int, queued: Mapping[str, Se
 
 
 def _tell_late_cuts(plan: StudyPlan, jobs: SlurmJobs, queued: Mapping[str, Sequence[int]]) -> None:
-    """Print which running jobs do not know of a step that they are to keep, and how they learn of it."""
+    """Print which running jobs do not know of a step that they should keep, and how to tell them."""
     for piece in plan.pieces:
         job = str(PieceKey(piece.name, _end(piece, queued) or 0))
         if not jobs.is_running(job) or job == str(piece.key):
@@ -89,12 +89,12 @@ def _tell_late_cuts(plan: StudyPlan, jobs: SlurmJobs, queued: Mapping[str, Seque
 
 
 def _end(piece: RunPiece, queued: Mapping[str, Sequence[int]]) -> int | None:
-    """End of the job in the queue that trains a piece; None where there is none."""
+    """End of the queued job that trains a piece; None if absent."""
     return next((end for end in queued.get(piece.name, ()) if end >= piece.until), None)
 
 
 def _ends(live: Iterable[str]) -> dict[str, list[int]]:
-    """Ends of the pieces in the queue by run, ascending, from the names of their jobs."""
+    """Ends of the queued pieces by run, ascending, from their job names."""
     found = dict[str, list[int]]()
     for name, _, until in (job.rpartition("@") for job in live):
         found.setdefault(name, []).append(int(until))

@@ -1,4 +1,4 @@
-"""Tree of a study: which model begins from whose checkpoint, so that every common step is trained once."""
+"""Tree of a study: which model starts from which other's checkpoint, so that every common step is trained once."""
 
 import copy
 import itertools
@@ -17,13 +17,13 @@ class Leaf:
 
     model: Model
     giver: str | None
-    """Name of the model from whose checkpoint it begins; None: from its first weights."""
+    """Name of the model from whose checkpoint it starts; None if it starts from its first weights."""
     fork: int
-    """Updates that the giver, and those before it, have made by then."""
+    """Updates made by the giver and its own givers up to that checkpoint."""
     cuts: tuple[int, ...] = ()
-    """Steps of its own at which others begin, ascending."""
+    """Own steps at which other models start, ascending."""
     keep: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Steps that the file keeps, of it or of a model that has made the same steps, with the keys that name each: those
+    """Steps that the file keeps for it or for a model that shares them, each with the keys that name it; only those
     that it trains itself, before its learning rate decays."""
 
     @property
@@ -33,19 +33,19 @@ class Leaf:
 
     @property
     def own_steps(self) -> int:
-        """Updates that no other model makes."""
+        """Number of updates that this model trains itself."""
         return self.model.total_steps - self.fork
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """Steps whose checkpoints stay: those that others begin from, those of the file, and the last one."""
+        """Steps whose checkpoints are kept: those that others start from, those of the file, and the last one."""
         return tuple(sorted({*self.cuts, *self.keep, self.model.total_steps}))
 
 
 class Tree:
-    """The models of a study, none twice, each with its place; givers come first in `leaves`.
+    """The models of a study, without duplicates, each with its place; givers come first in `leaves`.
 
-    `queued` are names of models with jobs in a queue, which already know where they start: they are placed first.
+    `queued` are names of models with jobs in a queue; their starting points are fixed, so they are placed first.
     """
 
     def __init__(self, models: Sequence[Model], *, queued: Collection[str] = ()) -> None:
@@ -58,7 +58,7 @@ class Tree:
         self._refuse_twins(models)
         order: dict[str, tuple[Model, str | None, int]] = {}
         for model in sorted(models, key=lambda model: (model.name not in self.queued, self._rank(model, models))):
-            # The first placed of several: the others have forked from it, and do not train these steps.
+            # On ties, the first placed: the others have forked from it and do not train these steps.
             giver = max(order, key=lambda name: self.parting(name, model.name).step, default=None)
             fork = 0 if giver is None else self.parting(giver, model.name).step
             order[model.name] = (model, giver if fork else None, fork)
@@ -68,7 +68,7 @@ class Tree:
             self.leaves[name] = Leaf(model, giver, fork, cuts, self._keep(model, fork, models))
 
     def only(self, names: Collection[str]) -> "Tree":
-        """Some models, and those that they begin from, which keep what the others begin from, too."""
+        """Tree of some models and those they start from, which still keep what the omitted models start from."""
         wanted = set(names)
         # Givers come first.
         for leaf in reversed(self.leaves.values()):
@@ -83,11 +83,11 @@ class Tree:
         return self._partings[frozenset({one, other})]
 
     def shared_steps(self, one: str, other: str) -> int:
-        """Updates that two models make alike; of one model all."""
+        """Number of updates that two models share; all of them if both are the same model."""
         return self.leaves[one].model.total_steps if one == other else self.parting(one, other).step
 
     def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
-        """Leaves from the roots on, by the step at which they begin, each with the lines that lead to it."""
+        """Leaves depth-first from the roots, by the step at which they start, each with its tree lines."""
         children = sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
         for number, leaf in enumerate(children, start=1):
             is_last = number == len(children)
@@ -97,16 +97,16 @@ class Tree:
 
     @property
     def alone(self) -> int:
-        """Updates if each model were trained by itself."""
+        """Number of updates if each model were trained on its own."""
         return sum(leaf.model.total_steps for leaf in self.leaves.values())
 
     @property
     def shared(self) -> int:
-        """Updates that are made."""
+        """Number of updates."""
         return sum(leaf.own_steps for leaf in self.leaves.values())
 
     def why_nothing_is_shared(self) -> str:
-        """What most pairs of models differ in from the first step on; empty if steps are shared, or with one model."""
+        """Most common difference of two models from the first step on; empty if steps are shared, or for one model."""
         if self.shared < self.alone or not self._partings:
             return ""
         found = [parting.reason.split("; ") for parting in self._partings.values()]
@@ -114,7 +114,7 @@ class Tree:
         return first + (f", and {counted(len(more), 'more key')}" if more else "")
 
     def check_keep(self) -> None:
-        """Refuse a step to keep that none of its models has."""
+        """Raise `SettingsError` if a step to keep exists in none of its models."""
         kept = {(step, key) for leaf in self.leaves.values() for step, keys in leaf.keep.items() for key in keys}
         for leaf in self.leaves.values():
             for step, key in leaf.model.keep.items():
@@ -128,7 +128,7 @@ class Tree:
                     )
 
     def _keep(self, model: Model, fork: int, models: Sequence[Model]) -> dict[int, tuple[str, ...]]:
-        """`Leaf.keep`."""
+        """`Leaf.keep` of a model."""
         limits = {
             other.name: model.total_steps if other is model else self.parting(model.name, other.name).step
             for other in models
@@ -141,8 +141,8 @@ class Tree:
         return {step: tuple(keys) for step, keys in sorted(found.items())}
 
     def _rank(self, model: Model, models: Sequence[Model]) -> tuple[int, int, int]:
-        """A model that another one goes on from is a run of its own, so it is placed before; then the longest, and
-        of these the one that has most in common with others.
+        """Sort key: a model that another one continues is a run of its own, so it comes first; then the longest, and
+        of these the one that shares most steps with others.
         """
         total, others = model.total_steps, [other for other in models if other.name != model.name]
         common = {other.name: self.parting(model.name, other.name).step for other in others}

@@ -1,4 +1,4 @@
-"""A study while it trains, as its files show it: the tree with what each model does, and lines on its pieces."""
+"""State of a study in training, read from its files: the tree with each model's state, and lines on its pieces."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRAINING, FAILED, DIVERGED, WAITING, NOT_STARTED, DONE = (
     "training", "failed", "diverged", "waiting", "not started", "done",
 )  # fmt: skip
-# Of states; the first are shown where there is no room for all.
+# Signs of states; models in the first ones are shown if there is no room for all.
 _SIGNS = {
     TRAINING: ("▶", "bold cyan"),
     FAILED: ("✗", "bold red"),
@@ -40,7 +40,7 @@ class ModelState(NamedTuple):
 
 
 class StudyView:
-    """The pieces of a plan that train, have ended and have failed, and the steps of each model, with its giver's."""
+    """Running, ended and failed pieces of a plan, and the steps of each model, including its giver's."""
 
     def __init__(self, plan: StudyPlan, folder: StudyFolder, job: Job) -> None:
         self._plan, self._tree, self._folder, self._claims = plan, plan.tree, folder, Claims(job)
@@ -51,7 +51,7 @@ class StudyView:
         self._said = set[tuple[str, str]]()
 
     def look(self) -> None:
-        """Read which pieces have begun and ended, and how far the runs that train have come."""
+        """Read which pieces have started and ended, and the progress of the running ones."""
         claims = self._claims
         claims.look()
         self._running = claims.running
@@ -62,11 +62,11 @@ class StudyView:
             self.steps[name] = max(self.steps[name], self._speed.read(self._tree.leaves[name]))
 
     def is_over(self) -> bool:
-        """True if all pieces have ended, or no process trains them."""
+        """Whether all pieces have ended, or no process trains them."""
         return not self._claims.left or not self._running
 
     def news(self) -> Iterator[Line]:
-        """Lines on pieces that have begun and ended."""
+        """Lines on pieces that have started and ended."""
         for key, piece in self._pieces.items():
             if key in self._claims.done:
                 text, is_news = f"done up to step {piece.until:,}", False
@@ -81,7 +81,7 @@ class StudyView:
                 yield Line(f"{piece.name}: {text}", is_news)
 
     def _failure(self, key: str, piece: RunPiece) -> str:
-        """Why a piece failed, or was not even begun."""
+        """Why a piece failed, or was not even started."""
         if piece.needs is None or self._claims.is_ready(self._claims.items[key]):
             return self._claims.failed[key]
         name, step = piece.needs
@@ -117,12 +117,12 @@ class StudyView:
         expected = [leaf for leaf in leaves if self.of(leaf).kind in (TRAINING, WAITING)]
         seconds = [self._speed.seconds(leaf, self.steps[leaf.name]) or 0.0 for leaf in expected]
         if any(seconds):
-            # As many go on side by side as now, and the longest takes its time.
+            # Assumes as many runs in parallel as now, and at least the time of the longest.
             parts.append(f"{duration(max(sum(seconds) / max(len(self._running), 1), *seconds))} left")
         return ", ".join(parts)
 
     def picture(self) -> "StudyView":
-        """The tree, which is drawn as far as the terminal has room: first what trains, then what failed."""
+        """The tree, drawn as far as the terminal has room: models in training first, then failed ones."""
         return self
 
     def __rich_console__(self, screen: "Console", options: "ConsoleOptions") -> Iterator["Text"]:
@@ -134,7 +134,7 @@ class StudyView:
             for name, state in states.items()
         }
         rows, order = tree_rows(self._tree, screen.width, ends=ends), list(_SIGNS)
-        # What is left below them: the rest in a line, the legend, and the sums.
+        # Lines below the models: the rest in one line, the legend, and the totals.
         room = max(screen.height - 4, 1)
         shown = sorted(states, key=lambda name: order.index(states[name].kind))[:room]
         lines = [rows[name] for name in rows if name in shown]
