@@ -15,7 +15,7 @@ class MissingReason(StrEnum):
     NOT_RUN = "not run"
     FAILED = "failed"
     DIVERGED = "diverged"
-    """Final, as a cell is a function of its declaration: its learning rate cannot be chosen."""
+    """Final: a cell depends only on its declaration, so its learning rate cannot be chosen."""
 
 
 @dataclass(frozen=True)
