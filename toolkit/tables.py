@@ -1,7 +1,7 @@
-r"""Tables in files: rows of CSV, TSV, JSON and Parquet, with one message for each thing that can be wrong with a file.
+r"""Readers of table files (CSV, TSV, JSON, Parquet), with a specific message for each thing that can be wrong.
 
-`.tsv` and `.txt` are cut at tabs and have no quoting: a quotation mark is a character like any other. `.csv` is quoted
-as RFC 4180 says. In all three every value is a string; `.json`, `.jsonl` and `.parquet` keep their types. Lines end at
+`.tsv` and `.txt` are split at tabs and have no quoting: a quotation mark is an ordinary character. `.csv` is quoted as
+in RFC 4180. In all three every value is a string; `.json`, `.jsonl` and `.parquet` keep their types. Lines end at
 `\n` (or `\r\n`) only.
 """
 
@@ -30,7 +30,7 @@ _WHAT_TO_GIVE = f"Give a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file."
 
 
 def read_text(path: Path, *, what_to_give: str) -> str:
-    """Content of a file in UTF-8, with or without a byte order mark; `what_to_give` ends the message without it."""
+    """Text of a UTF-8 file, with or without a byte order mark; `what_to_give` ends the message if there is no file."""
     with _opened(path, what_to_give=what_to_give) as file:
         return _decoded(str(path), file)
 
@@ -56,16 +56,16 @@ def _decoded(place: str, file: BinaryIO) -> str:
 
 
 def load_any_json(content: str | bytes, *, errors: str = "strict", **options: Any) -> Any:
-    r"""The value of JSON: `json` decides about what `orjson`, three times as fast and stricter, refuses.
+    r"""Parse JSON with `orjson`, three times as fast, and with `json` if `orjson`, which is stricter, rejects it.
 
-    That is NaN, numbers beyond a float's range, halves of surrogate pairs (`\ud800`). Integers of more than 64 bits may
-    become floats. A ValueError where there is no value, a JSONDecodeError where the content is not JSON.
+    It rejects NaN, numbers beyond a float's range, and lone surrogates (`\ud800`). Integers of more than 64 bits may
+    become floats. ValueError if no value can be read, JSONDecodeError if the content is not JSON.
 
     Args:
-        errors: what `decode` does with bytes that are not UTF-8.
-        options: of `json.loads`.
+        errors: the `decode` error handler for bytes that are not UTF-8.
+        options: passed to `json.loads`.
     """
-    import orjson  # takes a tenth of the time that the command line has to start
+    import orjson  # here, as it takes a tenth of the time in which the command line must start
 
     try:
         return orjson.loads(content)
@@ -77,20 +77,20 @@ def load_any_json(content: str | bytes, *, errors: str = "strict", **options: An
 
 
 def load_json(content: str | bytes) -> Any:
-    r"""The value of JSON whose strings can be tokenized, and written again; errors as of `load_any_json`."""
+    r"""Parse JSON and check that its strings can be tokenized and written back; errors as in `load_any_json`."""
     import orjson
 
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         value = load_any_json(content)
-        # A ValueError for half of a pair such as \ud83d\ude00, which `orjson` does not take.
+        # Raises ValueError for half of a surrogate pair such as \ud83d\ude00, which `orjson` rejects.
         json.dumps(value, ensure_ascii=False).encode()
         return value
 
 
 def parse_object(place: str, line: str | bytes) -> dict[str, Any]:
-    """The JSON object of a line."""
+    """Parse a line as a JSON object."""
     return _object(place, _parse_line(place, line, load_json))
 
 
@@ -116,14 +116,14 @@ def _object(place: str, value: Any) -> dict[str, Any]:
 def iterate_rows(
     place: str, ending: str, file: BinaryIO, *, load: Callable[[str | bytes], Any] = load_json
 ) -> Iterator[tuple[int, Any]]:
-    """The rows of an open file, with the numbers of their lines; of an array and of Parquet rows are counted, from 1.
+    """Yield the rows of an open file with their line numbers; in a JSON array or Parquet file, row numbers from 1.
 
-    A row is a list of strings (`.csv`, `.tsv`; the first one may be a header), or what the file holds.
+    A row is a list of strings (`.csv`, `.tsv`; the first one may be a header), or the JSON or Parquet value.
 
     Args:
         place: the file's name, for messages.
         ending: the file's format, one of `ENDINGS`.
-        load: reads JSON: `load_json` or `load_any_json`.
+        load: the JSON parser: `load_json` or `load_any_json`.
     """
     if ending == ".parquet":
         yield from enumerate(_parquet_rows(place, file), start=1)
@@ -137,11 +137,11 @@ def iterate_rows(
 
 
 def csv_records(place: str, lines: Iterable[str], *, delimiter: str = ",") -> Iterator[tuple[int, int, list[str]]]:
-    """The records of CSV, each with the numbers of its first and last line.
+    """Yield the records of CSV, each with its first and last line number.
 
-    Nothing is repaired: after a stray quotation mark rows cannot be told from text.
+    Nothing is repaired: after a stray quotation mark, rows are indistinguishable from text.
     """
-    # Of the whole process, like the limit of 131,072 characters that it replaces, which is less than a novel.
+    # Process-wide, like the limit of 131,072 characters that it replaces, which is shorter than a novel.
     csv.field_size_limit(_MOST_FIELD_CHARACTERS)
     reader, first = csv.reader(lines, delimiter=delimiter, strict=True), 1
     try:
@@ -154,7 +154,7 @@ def csv_records(place: str, lines: Iterable[str], *, delimiter: str = ",") -> It
 
 
 def broken_csv(place: str, problem: str) -> UserError:
-    """The error for CSV that gives no rows, or other ones than its writer had."""
+    """Error for CSV that cannot be parsed, or parses to other rows than were written."""
     return UserError(
         f"{place} is broken: {problem}. Repair it there: inside a quoted text, a quotation mark is written twice."
     )
@@ -176,7 +176,7 @@ def _json_rows(place: str, ending: str, text: str, load: Callable[[str | bytes],
         else:
             yield from enumerate(value if isinstance(value, list) else [value], start=1)
             return
-    # Not splitlines(): U+0085 and U+2028 may stand inside a JSON string.
+    # Not splitlines(): U+0085 and U+2028 may occur inside a JSON string.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, _parse_line(f"{place}, line {number}", line, load)
@@ -196,7 +196,7 @@ def _parquet_rows(place: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
 
 
 def parquet_class_names(path: Path, column: str) -> list[str] | None:
-    """Names of a column's class numbers, or of lists of them, as the library `datasets` keeps them; None without."""
+    """Names of a column's class ids, or lists of ids, as stored by the `datasets` library; None if absent."""
     import pyarrow.parquet as pq
 
     metadata = json.loads((pq.read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
@@ -211,7 +211,7 @@ TableRow = dict[str, object]
 
 @dataclass(frozen=True)
 class TableFile:
-    """The rows of a file, and the names of its columns."""
+    """Rows and column names of a file."""
 
     path: Path
     columns: tuple[str, ...]
@@ -219,7 +219,7 @@ class TableFile:
 
 
 def read_table(path: Path) -> TableFile:
-    """Read a file of one of the `ENDINGS`."""
+    """Read a file with one of the `ENDINGS`."""
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         kind = "a folder" if path.is_dir() else f"a {path.suffix} file" if path.suffix else "a file without an ending"

@@ -1,4 +1,4 @@
-"""Corpora, runs and checkpoints, shown and verified; nothing is written, and a run at work is not disturbed."""
+"""Views and checks of corpora, runs and checkpoints; nothing is written, and a run in progress is not disturbed."""
 
 from toolkit.inspection.program import GRID, UNFINISHED, inspect, inspect_url, verify, watch
 

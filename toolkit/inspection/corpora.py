@@ -1,4 +1,4 @@
-"""A corpus for a person to read: statistics, lengths of documents, decoded rows; readable in a plain log too."""
+"""Human-readable views of a corpus: statistics, document lengths, decoded rows; readable in a plain log too."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 400
 _MOST_SOURCES = 5
 _COLOURS = ("cyan", "yellow", "green", "magenta", "blue")
 MOST_COUNTED = 1 << 16
-"""Lengths below are counted one by one, so that percentiles are exact for all but giant documents."""
+"""Each length below this has its own count, so that percentiles are exact except for giant documents."""
 
 _CHUNK = 1 << 20
 
@@ -34,8 +34,8 @@ _CHUNK = 1 << 20
 class DocumentLengths:
     """Lengths of the documents of a corpus, in tokens.
 
-    `counts` has the number of documents of each length, its last entry those of 65,536 tokens and more; `powers`, at
-    entry k, the number of those of 2^(k-1) to 2^k - 1 tokens.
+    `counts[n]` is the number of documents of n tokens; its last entry counts all of 65,536 tokens or more. `powers[k]`
+    is the number of documents of 2^(k-1) to 2^k - 1 tokens.
     """
 
     shortest: int
@@ -44,13 +44,13 @@ class DocumentLengths:
     powers: npt.NDArray[np.int64]
 
     def percentile(self, percent: float) -> int:
-        """The shortest length that `percent` of the documents do not exceed; 65,536 where it is that or more."""
+        """Smallest length that `percent` % of the documents do not exceed, capped at 65,536."""
         ranks = np.cumsum(self.counts)
         return int(np.searchsorted(ranks, np.ceil(percent / 100 * ranks[-1])))
 
 
 def measure_lengths(corpus: Corpus) -> DocumentLengths:
-    """Read the indices of all shards, in bounded memory."""
+    """Measure document lengths from the indices of all shards, in bounded memory."""
     shortest, longest = 1 << 62, 0
     counts, powers = np.zeros(MOST_COUNTED + 1, np.int64), np.zeros(33, np.int64)
     for shard in corpus.shards:
@@ -63,7 +63,7 @@ def measure_lengths(corpus: Corpus) -> DocumentLengths:
 
 
 def load_tokenizer(corpus: Corpus) -> Tokenizer:
-    """The tokenizer in the corpus folder; another one than the corpus was made with is an error."""
+    """Load the tokenizer in the corpus folder; CorpusError if the corpus was made with another one."""
     tokenizer = load(corpus.tokenizer_folder)
     if tokenizer.fingerprint != corpus.fingerprint:
         raise CorpusError(
@@ -83,7 +83,7 @@ class Segment:
 
 
 def read_segments(rows: Rows, tokenizer: Tokenizer, *, row: int) -> list[Segment]:
-    """The segments of a row as it is in the first epoch, in order, decoded."""
+    """Decoded segments of a row, in order, as in the first epoch."""
     read = rows.read(np.array([row]), np.array([0]))
     tokens_S, segments_S = read.tokens_BS[0], read.segments_BS[0]
     bounds = [0, *(np.flatnonzero(np.diff(segments_S)) + 1).tolist(), segments_S.size]
@@ -94,7 +94,7 @@ def read_segments(rows: Rows, tokenizer: Tokenizer, *, row: int) -> list[Segment
 
 
 def row_settings(place: str, overrides: Sequence[str]) -> DataSettings:
-    """Settings of how rows are made: the defaults, with `data.key=value` overrides."""
+    """Settings for making rows: the defaults, with `data.key=value` overrides."""
     raw: dict[str, Any] = {"data": {"train": place}}
     for override in overrides:
         apply_override(raw, override)
@@ -110,7 +110,7 @@ def row_settings(place: str, overrides: Sequence[str]) -> DataSettings:
 
 
 def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
-    """Table of what corpus.json says, and of how the lengths of the documents spread."""
+    """Table of the facts in corpus.json and the distribution of document lengths."""
     manifest, tokenizer = corpus.manifest, corpus.manifest.tokenizer
     table = facts()
     table.add_row("documents", f"{manifest.documents:,} in {counted(len(manifest.shards), 'shard')}")
@@ -133,7 +133,7 @@ def statistics(corpus: Corpus, lengths: DocumentLengths) -> "Table":
 
 
 def _sources(manifest: CorpusManifest) -> list[str]:
-    """A line for each source, those with the most skipped rows first; of many, the first ones."""
+    """A line for each source, most skipped rows first; only the first few of many."""
     lines = [
         f"{name}: {counted(source.documents, 'document')}, {source.text_bytes:,} bytes of text of {source.num_bytes:,}"
         + "".join(f", {count:,} {reason}" for reason, count in source.skipped.items())
@@ -162,7 +162,7 @@ def histogram(lengths: DocumentLengths) -> "Table":
 
 
 def rows_line(rows: Rows, settings: DataSettings) -> str:
-    """Line on how many rows these settings make."""
+    """Line with the number of rows that these settings make."""
     made = f"{rows.num_rows:,} rows of {rows.sequence_length:,} tokens, {rows.fill:.2%} full"
     return f"{made} (data.windows={settings.windows})"
 
@@ -196,7 +196,7 @@ def _spread(corpus: Corpus, lengths: DocumentLengths) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text on one line; the middle of a long one is left out."""
+    """Text on one line, without the middle if it is long."""
     text = printable(text)
     half = _MOST_CHARACTERS // 2
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]} [...] {text[-half:]}"

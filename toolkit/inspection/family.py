@@ -1,6 +1,6 @@
-"""The family of a run: which run it branched off or took its weights from, and which runs did so from it.
+"""Family of a run: the runs that it was forked or initialized from, and the runs forked or initialized from it.
 
-Ancestors are followed by what run files name. Descendants are looked for beside them: a run does not know who left it.
+Ancestors are found through run files. Descendants are searched for beside them: a run does not record its forks.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def family_tree(run: Path) -> "Tree | None":
-    """The tree of runs around this one; None if it stands alone."""
+    """Tree of the runs related to this one; None if there are none."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -54,7 +54,7 @@ def _name(folder: Path, run: Path, taken: str = "") -> str:
 
 
 def _link(folder: Path) -> tuple[Path, str] | None:
-    """Origin of the run in this folder, if that is a run that is still there, and in words what was taken."""
+    """The run that this folder's run started from, and a phrase for what it took; None unless that run still exists."""
     settings = _settings(folder)
     for key in ("fork", "init"):
         source = settings.get(key, {}).get("from") if isinstance(settings.get(key), dict) else None
@@ -66,9 +66,9 @@ def _link(folder: Path) -> tuple[Path, str] | None:
 
 
 def _run_of(source: Path) -> Path | None:
-    """The folder of the run that a checkpoint, or a run folder, belongs to."""
+    """Run folder of a checkpoint, of a checkpoints folder, or of a run folder itself; None for anything else."""
     resolved = source.resolve()
-    # RUN_DIR, RUN_DIR/checkpoints or RUN_DIR/checkpoints/step-NNNNNNNN; a run file that only lies above is another's.
+    # RUN_DIR, RUN_DIR/checkpoints or RUN_DIR/checkpoints/step-NNNNNNNN; a run file further up is another run's.
     for folder in (resolved, resolved.parent, resolved.parent.parent):
         run = RunFolder(folder)
         if run.settings_file.is_file() and resolved in (run.path, run.checkpoints, run.checkpoints / resolved.name):
@@ -85,7 +85,7 @@ def _runs_beside(ancestors: list[Path]) -> Iterator[Path]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Its run file as plain data; nothing of one that cannot be read, which is then without a family."""
+    """The run file as plain data; empty if it cannot be read, and then the run has no family."""
     try:
         return tomllib.loads(RunFolder(folder).settings_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

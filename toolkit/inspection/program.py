@@ -1,4 +1,4 @@
-"""`toolkit inspect` and `toolkit verify`: what a folder holds decides how it is shown and which hashes are compared."""
+"""`toolkit inspect` and `toolkit verify`: the kind of folder decides how it is shown and which hashes are compared."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CHECKPOINT, _CORPUS, _RUN, _RUNS = "is a checkpoint", "is a corpus", "is a run", "holds runs"
 GRID, UNFINISHED = "is a grid", "is a corpus in the making"
-"""What others know how to show: keys of `Views`."""
+"""Kinds of folders that other packages show: keys of `Views`."""
 _BEGUN = Path("unfinished", "begun.json")
 Views = Mapping[str, Callable[[Path], View]]
 
@@ -50,11 +50,11 @@ def inspect(
     overrides: Sequence[str] = (),
     against: Path | None = None,
 ) -> None:
-    """Print what a corpus holds, where a run stands, what is in a checkpoint, how far a grid or a corpus in the making
-    is, or a table over all runs below a folder.
+    """Print the contents of a corpus or checkpoint, the progress of a run, grid or unfinished corpus, or a table of all
+    runs below a folder.
 
-    Of a corpus `num_rows` rows are decoded; overrides, `data.key=value`, say how they are made. A run's switches of
-    objective are compared with the run `against`.
+    `num_rows` rows of a corpus are decoded, made with the overrides (`data.key=value`). A run's switches of objective
+    are compared with the run `against`.
     """
     what = _what_is(folder)
     if overrides and what != _CORPUS:
@@ -64,7 +64,7 @@ def inspect(
     if what == _CHECKPOINT:
         checkpoint = open_unverified(folder)
         _show(checkpoint_views(checkpoint.manifest, folder))
-        # Last: damage is said below what the checkpoint was meant to be.
+        # Last, so that damage is reported below what the checkpoint should contain.
         checkpoint.verify()
         console().print(f"All {len(checkpoint.manifest.files):,} files are as they were written (SHA-256).")
     elif what == _RUN:
@@ -78,8 +78,8 @@ def inspect(
 
 
 def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
-    """Print what a corpus in object storage holds, as `inspect` does, or a checkpoint: the newest, of several."""
-    # Looked for by its name: a large corpus has many objects, and is listed where it is opened.
+    """Print the contents of a corpus in object storage, as `inspect` does, or of the newest checkpoint there."""
+    # Searched for by name: a large corpus has many objects, which are listed when it is opened.
     if list_objects(url, pattern=CORPUS_MANIFEST):
         corpus = OpenedCorpora(sizes="check").corpus(url)
         _show_corpus(corpus, row_settings(url, overrides), num_rows, are_set=bool(overrides))
@@ -96,7 +96,7 @@ def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> No
 
 
 def watch(folder: Path, *, views: Views) -> None:
-    """Show a grid or a corpus in the making until it is over, the table over all runs below a folder until Ctrl-C."""
+    """Show a grid or an unfinished corpus until it is done, or the table of all runs below a folder until Ctrl-C."""
     what = _what_is(folder)
     if what in views:
         watch_view(views[what](folder))
@@ -130,7 +130,7 @@ def _what_is(folder: Path) -> str:
 
 
 def _what_is_in(folder: Path) -> str:
-    """Words for what a folder has in place of a corpus, a run or a checkpoint."""
+    """Phrase for what a folder is or contains instead of a corpus, a run or a checkpoint."""
     if not folder.exists():
         return "it does not exist"
     if not folder.is_dir():
@@ -173,7 +173,7 @@ def _show_corpus(corpus: Corpus, settings: DataSettings, num_rows: int, *, are_s
 
 
 def verify(folder: Path) -> list[str]:
-    """Read every file that has a hash and compare; returns what to tell the user, and names files that are damaged."""
+    """Check every file that has a hash; return lines for the user, or raise an error that names the damaged files."""
     if (folder / CHECKPOINT_MANIFEST).is_file():
         return _verify_checkpoints([folder])
     if steps := step_folders(RunFolder(folder).checkpoints) or step_folders(folder):

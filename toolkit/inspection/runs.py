@@ -1,7 +1,7 @@
-"""A run folder and a checkpoint for a person to read; readable in a plain log too.
+"""Human-readable views of run folders and checkpoints; readable in a plain log too.
 
 Everything comes from files: run.toml, metrics.jsonl and the manifests of checkpoints. Nothing is trained, and a run
-that is at work is not disturbed.
+in progress is not disturbed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["Table | Tree | str"]:
-    """Tables of what a run is, where it stands, its family, its losses by phase, and its checkpoints.
+    """Tables of a run's settings and progress, its family, its losses by phase, and its checkpoints.
 
-    Its switches of objective are compared with the run `against`, of one objective alone.
+    Its switches of objective are compared with the single-objective run `against`.
     """
     if not folder.settings_file.is_file():
         raise SettingsError(
@@ -70,7 +70,7 @@ def run_views(folder: RunFolder, against: RunFolder | None = None) -> Iterator["
 
 
 def checkpoint_views(manifest: CheckpointManifest, place: object) -> Iterator["Table"]:
-    """Tables of where the checkpoint at a place stands, its model, and its tensors."""
+    """Tables of the checkpoint at `place`: its progress and model, and its tensors."""
     table = facts()
     table.add_row("checkpoint", str(place))
     table.add_row("step", f"{manifest.step:,}{'' if manifest.merged else _of_schedule(manifest)}")
@@ -126,7 +126,7 @@ def _run_facts(
     rows = train.global_batch_rows
     table.add_row("step size", f"{rows:,} rows, {rows * data.sequence_length:,} positions")
     table.add_row("learning rate", plan.describe_learning_rate())
-    # What was made after the newest checkpoint is lost with the process.
+    # Steps after the newest checkpoint are lost if the process dies.
     safe = "" if step == saved or not made else "; no checkpoint yet" if saved is None else f"; saved up to {saved:,}"
     table.add_row(
         "stands at",
@@ -155,7 +155,7 @@ def _phases(plan: StepPlan, lines: Sequence[dict[str, Any]], step: int) -> "Tabl
 
 
 def _validation(schedule: Schedule, lines: Sequence[dict[str, Any]]) -> "Table":
-    """The start, and the last evaluation in each phase: one line, and one more for each corpus that has a name."""
+    """The evaluation before training and the last one of each phase: a line each, plus one for each named corpus."""
     evaluated = [(line["step"], by_corpus(line["eval_loss"])) for line in lines if "eval_loss" in line]
     names = sorted({name for _, found in evaluated for losses in found.values() for name in losses})
     named = ["corpus"] if any(len(found) > 1 for _, found in evaluated) else []
@@ -212,7 +212,7 @@ def _tensors(manifest: CheckpointManifest) -> "Table":
 
 
 def _of_schedule(manifest: CheckpointManifest) -> str:
-    """Words on the steps there are and what comes next, where the manifest tells: an imported one has no schedule."""
+    """Phrase on total steps and what comes next; empty without a schedule, as in an imported checkpoint."""
     try:
         plan = StepPlan(settings_in(manifest))
     except (CheckpointError, SettingsError):
@@ -250,7 +250,7 @@ def _folder_size(folder: Path) -> int:
         try:
             total += path.lstat().st_size if path.is_file() else 0
         except OSError:
-            # A run that is at work removes checkpoints while we look.
+            # A run in progress may remove checkpoints meanwhile.
             continue
     return total
 

@@ -1,7 +1,7 @@
-"""`toolkit inspect` of a folder of runs: one table over all runs below it, from what lies on disk.
+"""`toolkit inspect` of a folder of runs: one table of all runs below it, from files on disk.
 
-A run that is at work holds the lock of its folder. One that is not has finished, was stopped (which saves), or has
-failed: then its metrics go on after its newest checkpoint. One that failed before its first line did not start.
+A run in progress holds the lock of its folder. Any other run has finished, was stopped (which saves), or has failed:
+then its metrics extend past its newest checkpoint. One that failed before its first line counts as not started.
 """
 
 import os
@@ -33,20 +33,20 @@ class RunRow:
     """State of one run."""
 
     name: str
-    """Path of its folder below the one that is shown."""
+    """Path of its folder, relative to the one that is shown."""
     state: str
     step: int = 0
     total_steps: int | None = None
-    """None: its run.toml cannot be read."""
+    """None if its run.toml cannot be read."""
     loss: float | None = None
     tokens_per_second: float | None = None
     seconds_left: float | None = None
-    """Only while the run is training."""
+    """None unless the run is training."""
     seconds_since_line: float | None = None
-    """Since its newest line was written."""
+    """Age of its newest line in metrics.jsonl."""
 
     def cells(self) -> tuple[str, ...]:
-        """Its row of the table."""
+        """The run's row of the table."""
         share = "" if not self.total_steps else f" of {self.total_steps:,} ({self.step / self.total_steps:.0%})"
         return (
             self.name,
@@ -60,7 +60,7 @@ class RunRow:
 
 
 def watch_runs(root: Path) -> None:
-    """Show the table until Ctrl-C: on a terminal in one place, elsewhere again and again."""
+    """Show the table until Ctrl-C: updated in place on a terminal, printed repeatedly elsewhere."""
     screen = console()
     if not screen.is_terminal:
         while True:
@@ -75,7 +75,7 @@ def watch_runs(root: Path) -> None:
 
 
 def runs_table(root: Path) -> "Table":
-    """The runs below a folder, a row each, in the order of their paths."""
+    """Table of the runs below a folder, one row each, sorted by path."""
     folders = sorted(find_runs(root), key=lambda folder: folder.path)
     rows = [_row(folder, str(folder.path.relative_to(root))) for folder in folders]
     counts = ", ".join(f"{number} {state}" for state, number in Counter(row.state for row in rows).items())
@@ -88,7 +88,7 @@ def runs_table(root: Path) -> "Table":
 
 
 def find_runs(root: Path) -> Iterator[RunFolder]:
-    """Run folders below a folder, and links to some. What lies in them is not looked at but for runs below them."""
+    """Run folders below a folder, and links to run folders. Inside a run, only further runs are looked for."""
     for path, folders, files in os.walk(root):
         folder = RunFolder(Path(path))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -105,7 +105,7 @@ def _row(folder: RunFolder, name: str) -> RunRow:
     try:
         line, saved = last_trained_line(folder), folder.newest_step()
     except OSError as error:
-        # A read that fails after the opening, as on NFS, names no file.
+        # The error of a read that fails after opening, as on NFS, names no file.
         what = Path(error.filename).name if error.filename else folder.metrics_file.name
         return RunRow(name, f"{what} cannot be read")
     reached = 0 if line is None else int(line["step"])
@@ -139,5 +139,5 @@ def _state(step: int, saved: int, first: int, total: int, *, is_in_use: bool) ->
 
 @lru_cache(maxsize=4096)
 def _plan(settings_file: Path, modified: int) -> StepPlan:
-    """Read once for each time it was written, since a table that is watched asks every two seconds."""
+    """The plan of a run file, cached by its modification time: a watched table asks every two seconds."""
     return StepPlan(read_without_objectives(settings_file))

@@ -1,4 +1,4 @@
-"""`toolkit quickstart`: the whole path on bundled text and labels, which travel in this folder."""
+"""`toolkit quickstart`: the whole pipeline on text and labels that are bundled in this folder."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ QUICKSTART_FOLDER = Path("runs/quickstart")
 
 
 def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["none", "mlm-only"] = "none") -> int:
-    """Run what is not finished, write the report, all below `folder`, and return the exit code.
+    """Run the unfinished stages and write the report, all below `folder`; return the exit code.
 
     A comparison that was trained earlier stays in the report.
     """

@@ -47,16 +47,16 @@ class Findings:
     """Finished runs and scores of one quickstart."""
 
     runs: Sequence[RunFolder]
-    """CLM then MLM; then MLM alone, if it was trained."""
+    """The run with CLM then MLM; then the MLM-only run, if it was trained."""
     scores: Sequence[Score]
     """Scores of the models `pretrained` and `random`, by seed."""
     steps_reason: str
-    """Why so many steps were trained; empty where nothing was measured."""
+    """Reason for the number of steps; empty if nothing was measured."""
     max_difference: float
-    """Between logits of the exported folders, in transformers, and of the checkpoint."""
+    """Largest difference between logits of the exported folders, in transformers, and of the checkpoint."""
 
     def introduction(self) -> Introduction:
-        """The head of the page, and what its sections begin with."""
+        """The head of the page, and the beginnings of its sections."""
         return Introduction(
             title="Quickstart: from text to an encoder",
             head=self._head(),
@@ -199,7 +199,7 @@ billion tokens.</p>"""
             for score in self.scores
         ]
         bars.append(("most frequent label", "", self._majority))
-        # One standard deviation of a share that is counted over so many independent answers.
+        # One standard deviation, in points, of an accuracy over `num_test` independent answers.
         spread = 100 * math.sqrt(ours * (1 - ours) / num_test)
         return f"""
 <p>The task: does a sentence mention a named entity (a person, a place, an organisation)? The encoder was fine-tuned on

@@ -1,8 +1,8 @@
-"""The stages of the quickstart, one program after the other.
+"""Stages of the quickstart, one program after the other.
 
 preprocess -> train, CLM then MLM, on two ranks -> convert to both Hugging Face forms -> a grid of the encoder and its
 random twins -> report, with an introduction. With a comparison, a run without CLM is trained as well. None of it needs
-a network. Each program keeps what it has finished, so that the job, started again, goes on where it was.
+a network. Each program keeps what it has finished, so that the job, started again, resumes where it stopped.
 """
 
 import json
@@ -36,7 +36,7 @@ _COMPARISON, _COMPARISON_SCHEDULE = "mlm-only", 'schedule=[{objective = "mlm", f
 
 
 class Job:
-    """The stages over one folder."""
+    """The quickstart's stages in one folder."""
 
     def __init__(self, folder: Path, comparison: str) -> None:
         self._folder, self._screen, self._number = folder, console(), 0
@@ -46,7 +46,7 @@ class Job:
             self._runs.append(RunFolder(folder / _COMPARISON))
 
     def run(self) -> int:
-        """All stages; the exit code of the first that did not reach its end."""
+        """Run all stages, up to the first that does not finish; return its exit code, or 0."""
         self._screen.print(f"From text to a fine-tuned encoder in {self._folder}, without a network.")
         with self._stage("Prepare: Wikipedia text to a corpus"):
             choice = self._prepare()
@@ -80,7 +80,7 @@ class Job:
         self._screen.print(f"     took {time.monotonic() - started:.1f} s")
 
     def _prepare(self) -> StepChoice:
-        """Both corpora, and the number of steps, which is measured once: it stays when the job is started again."""
+        """Prepare both corpora and choose the number of steps, measured only once: a restarted job keeps it."""
         run, kept = declare_run(_PRESET, self._places(self._folder)), self._folder / "steps.json"
         prepare_bundled_corpus(run.settings.data)
         if not kept.exists():
@@ -95,7 +95,7 @@ class Job:
         return train_run(_PRESET, overrides, ds_config=_DS_CONFIG, num_procs=_num_ranks())
 
     def _convert(self) -> float:
-        """Both forms, over earlier ones; the largest difference of their logits from the checkpoint's."""
+        """Export both forms over earlier ones; return the largest difference of their logits from the checkpoint's."""
         differences = list[float]()
         for name, form in (("hf-encoder", ExportForm.BIDIRECTIONAL), ("hf-decoder", ExportForm.CAUSAL)):
             shutil.rmtree(self._folder / name, ignore_errors=True)
@@ -113,7 +113,7 @@ class Job:
 
     def _report(self, choice: StepChoice, difference: float) -> list[str]:
         scores = self._scores.read_scores()
-        # Where a fine-tuning of its own would write it.
+        # Where a standalone fine-tuning run would write it.
         shutil.copyfile(self._scores.place(scores[0].cell).result_file, self._scores.path / "result.json")
         findings = Findings(self._runs, scores, steps_reason=choice.reason, max_difference=difference)
         folders = [*(run.path for run in self._runs), self._scores.path]
@@ -121,7 +121,7 @@ class Job:
         return findings.summary()
 
     def _places(self, run_folder: Path) -> list[str]:
-        """Overrides of the preset that put everything into this folder."""
+        """Preset overrides that put everything below the quickstart's folder."""
         corpus = self._folder / "corpus"
         places = {"run.dir": run_folder, "data.train": corpus, "data.validation": corpus / "validation"}
         return [f"{key}={json.dumps(str(path))}" for key, path in places.items()]

@@ -1,7 +1,7 @@
 """Number of pretraining steps in a quickstart: fewer on a CPU on which all of them would take too long.
 
-Two phases of a step are timed once, on all cores that ranks will have, in CPU time: it says how fast the CPU is, and
-not how busy. The choice is kept in the quickstart's folder, so that it is the same when the job is started again.
+A step of each of the two phases is timed once, on all cores that the ranks will have, in CPU time, which shows how fast
+the CPU is rather than how busy. The choice is stored in the quickstart's folder, so that a restarted job keeps it.
 """
 
 import os
@@ -22,7 +22,7 @@ _MOST_SECONDS = 360.0
 """Time limit of the whole job on two cores."""
 _SPARE = 1.1
 _OTHER_WORK = 520
-"""The rest of the job in steps: starting ranks, evaluation, conversion, six fine-tuning runs, the report."""
+"""Cost of the rest of the job, in steps: starting ranks, evaluation, conversion, six fine-tuning runs, the report."""
 _TARGET_SHARES = {AttentionKind.CAUSAL: 1.0, AttentionKind.BIDIRECTIONAL: 0.4}
 """Fraction of a row's positions that are targets, by phase."""
 _OF_FEWER = {
@@ -35,7 +35,7 @@ _TIMED = 2
 
 @dataclass(frozen=True)
 class StepChoice:
-    """Number of steps that are trained, of how many, and the seconds of one that decided it; None: not measured."""
+    """Number of steps to train, out of `all_steps`, and the seconds per step that decided it (None: not measured)."""
 
     steps: int
     all_steps: int
@@ -43,7 +43,7 @@ class StepChoice:
 
     @property
     def reason(self) -> str:
-        """Sentence for the report; empty where nothing was measured."""
+        """Sentence for the report; empty if nothing was measured."""
         if self.seconds is None:
             return ""
         measured = f"a training step takes {self.seconds:.2f} s on this CPU (measured)"
@@ -56,7 +56,7 @@ class StepChoice:
         return f"{fewer}; {self.steps:,} are trained, fewer would teach too little: about {expected / 60:.0f} minutes"
 
     def overrides(self, settings: RunSettings) -> list[str]:
-        """Changes of the preset: what it counts in steps becomes as much shorter, and it learns faster."""
+        """Overrides of the preset: settings in steps shrink in proportion, and `_OF_FEWER` makes it learn faster."""
         if self.steps == self.all_steps:
             return []
         counted = {
@@ -71,14 +71,14 @@ class StepChoice:
 
 
 def choose_steps(all_steps: int, seconds: float) -> StepChoice:
-    """Choose as many steps as six minutes hold where one takes so many seconds; never less than two thirds."""
+    """Choose as many steps as fit in six minutes at `seconds` per step, but at least two thirds of `all_steps`."""
     numbers = [round(share * all_steps) for share in _SHARES]
     fitting = (number for number in numbers if _SPARE * _job_seconds(number, seconds) <= _MOST_SECONDS)
     return StepChoice(next(fitting, numbers[-1]), all_steps, seconds)
 
 
 def measure_choice(settings: RunSettings, *, ranks: int) -> StepChoice:
-    """Choose the steps for this machine, whose cores `ranks` share; every step on a GPU."""
+    """Choose the number of steps for this machine, whose cores `ranks` share; all steps on a GPU."""
     all_steps = settings.train.steps
     assert all_steps is not None
     if gpus.has_gpu():
@@ -87,7 +87,7 @@ def measure_choice(settings: RunSettings, *, ranks: int) -> StepChoice:
 
 
 def seconds_of_step(settings: RunSettings, *, ranks: int) -> float:
-    """Seconds that ranks need for a step, the mean over causal and bidirectional attention; takes a few seconds."""
+    """Seconds that the ranks need per step, averaged over causal and bidirectional attention; takes a few seconds."""
     import torch
 
     keep_freed_memory()
@@ -115,7 +115,7 @@ def seconds_of_step(settings: RunSettings, *, ranks: int) -> float:
 
 
 def _fastest(step: Callable[[], None]) -> float:
-    """CPU seconds of the fastest of some steps; the first builds kernels."""
+    """CPU seconds of the fastest of `_TIMED` steps, after a first one that builds kernels."""
     seconds = []
     for _ in range(1 + _TIMED):
         started = time.process_time()

@@ -1,7 +1,7 @@
-"""Object storage at four doors: listed, read in ranges, written whole, and cached on a disk of this machine.
+"""Object storage: listing, ranged reads, whole-object writes, and a cache on a disk of this machine.
 
-Any URL whose fsspec package is installed (`s3://` with s3fs). Locks, memory maps and renames stay on local disks: what
-is there is downloaded before it is opened, and uploaded when it is finished.
+Any URL whose fsspec package is installed (`s3://` with s3fs). Locks, memory maps and renames stay on local disks:
+objects are downloaded before they are opened, and files are uploaded when they are finished.
 """
 
 from toolkit.storage.cache import ShardCache

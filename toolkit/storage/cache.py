@@ -1,10 +1,10 @@
-"""Corpora of object storage on a disk of this machine: folders that are filled when a shard is needed.
+"""Local disk cache of corpora in object storage: folders that are filled as shards are needed.
 
-A folder, named by the hash of corpus.json, holds that, the tokenizer, packing plans and indexes. The .bin files, which
-are nearly all of a corpus, come and go: all processes of the machine use the same ones, each is fetched by the first
-process that needs it, and those used longest ago make room. A process that has one open holds a shared lock (flock) on
-the file .NAME.lock beside it; one that fetches or removes one, an exclusive one. A process keeps its share of the cache
-open at most, so that there is always something to remove.
+A folder, named after the hash of corpus.json, has that file, the tokenizer, packing plans and indexes. The .bin files,
+nearly all of a corpus, come and go: all processes of the machine share them, the first process that needs one fetches
+it, and the least recently used are evicted. A process that has one open holds a shared lock (flock) on the file
+.NAME.lock beside it; a process that fetches or removes one holds an exclusive lock. Each process keeps at most its
+share of the cache open, so that there is always something to evict.
 """
 
 import fcntl
@@ -29,17 +29,17 @@ from toolkit.storage.objects import download, list_objects, read
 _CORPUS_MANIFEST = "corpus.json"
 _TOKENIZER = "tokenizer/"
 _SHARE_OF_FREE_SPACE = 0.9
-# Each holds two file descriptors.
+# Each takes two file descriptors.
 _MOST_OPEN = 256
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
 class ShardCache:
-    """What of corpora in object storage is on a disk of this machine, below `$XDG_CACHE_HOME`.
+    """Cache of corpora in object storage, on a disk of this machine below `$XDG_CACHE_HOME`.
 
     Args:
-        most_bytes: what .bin files may take there, over all processes; None: nine tenths of the space that is free.
-        num_sharers: processes of a run on this machine, each of which may keep its share of that open.
+        most_bytes: limit on the .bin files there, over all processes; None: nine tenths of the free space.
+        num_sharers: processes of a run on this machine; each may keep its share of `most_bytes` open.
     """
 
     def __init__(self, *, most_bytes: int | None, num_sharers: int) -> None:
@@ -53,11 +53,11 @@ class ShardCache:
         self._lock = RLock()
 
     def corpus(self, url: str) -> "CachedCorpus":
-        """The corpus at a URL; its corpus.json and tokenizer are fetched, where they are not here already."""
+        """Return the corpus at a URL, with its corpus.json and tokenizer in the cache (fetched if absent)."""
         return CachedCorpus(self, url.rstrip("/"))
 
     def open(self, path: Path, num_bytes: int, fetch: Callable[[Path], None], open_file: Callable[[], Any]) -> Any:
-        """What `open_file` makes of a .bin file that `fetch` writes where it is missing; the last ones stay open."""
+        """Return the result of `open_file` for a .bin file, which `fetch` writes if missing; recent ones stay open."""
         with self._lock:
             if path not in self._opened:
                 share = self.most_bytes // self.num_sharers
@@ -72,7 +72,7 @@ class ShardCache:
         return sum(size for *_, size in self._opened.values())
 
     def _leased(self, path: Path, num_bytes: int, fetch: Callable[[Path], None]) -> "_Lock":
-        """The file's lock, shared, with the file there."""
+        """Return the file's lock, held shared, once the file is there."""
         lock = _Lock(path)
         while True:
             if _is_there(path, num_bytes):
@@ -82,7 +82,7 @@ class ShardCache:
                     return lock
                 fcntl.flock(lock, fcntl.LOCK_UN)
             if not _is_locked_alone(lock):
-                # Not by waiting for the lock: who has fetched the file keeps it, shared, for long.
+                # Not a blocking lock: the process that fetched the file keeps its shared lock for long.
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
                 continue
             try:
@@ -90,11 +90,11 @@ class ShardCache:
                     self._reserve(unfinished(path), num_bytes)
                     fetch(path)
             finally:
-                # An error may be kept, and this with it.
+                # Explicit, as a stored exception would keep `lock` alive, and so locked.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _reserve(self, place: Path, num_bytes: int) -> None:
-        """Make room, and take it with a file of the size to come."""
+        """Evict files until `num_bytes` fit, and reserve the space with a file of that size at `place`."""
         with locked_file(self.folder / ".room.lock"):
             files = sorted(self._files())
             excess = sum(size for _, size, _ in files) + num_bytes - self.most_bytes
@@ -106,7 +106,7 @@ class ShardCache:
                 file.truncate(num_bytes)
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time of the last use, size and path of what is there or being fetched."""
+        """Time of last use (ns), size and path of each .bin file that is there or being fetched."""
         found = []
         for path in (*self.folder.rglob("*.bin"), *self.folder.rglob(".*.bin.partial")):
             with suppress(FileNotFoundError):
@@ -116,7 +116,7 @@ class ShardCache:
 
 
 class _Lock:
-    """The lock of a .bin file, for `flock`; released with the last reference to this."""
+    """Lock of a .bin file, for `flock`; released with the last reference to this object."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(_lock_file(path), os.O_RDWR | os.O_CREAT, 0o666)
@@ -129,7 +129,7 @@ class _Lock:
 
 
 class CachedCorpus:
-    """A corpus in object storage, and the folder of this machine that is filled from it."""
+    """A corpus in object storage, and its cache folder on this machine."""
 
     def __init__(self, cache: ShardCache, url: str) -> None:
         self.url, self._cache = url, cache
@@ -146,20 +146,20 @@ class CachedCorpus:
         self.folder = cache.folder / hashlib.sha256(content).hexdigest()[:32]
         manifest = self.folder / _CORPUS_MANIFEST
         with locked_file(cache.folder / f".{self.folder.name}.lock"):
-            # Last, and again where it was damaged, or removed with other old files of a temporary folder.
+            # Written last, and again if it was damaged, or removed by a cleanup of temporary files.
             if not manifest.exists() or manifest.read_bytes() != content:
                 self._fetch_tokenizer(content)
                 self.folder.mkdir(exist_ok=True)
                 atomic_write(manifest, content)
 
     def size(self, name: str) -> int:
-        """Size of a file, in bytes; a CorpusError where none is there whose name leads into this folder."""
+        """Size of a file in bytes; CorpusError if it does not exist, or its name leads out of this folder."""
         if (found := self._objects.get(name)) is None:
             raise CorpusError(f"{self.url}/{name}, which corpus.json names, does not exist. Upload the corpus again.")
         return found.num_bytes
 
     def fetch_index(self, name: str, sha256: str) -> None:
-        """Bring the .idx of a shard into the folder, where it stays."""
+        """Download a shard's .idx into the folder unless it is there; it is never evicted."""
         size, path = self.size(f"{name}.idx"), self._place(f"{name}.idx")
         if not _is_there(path, size):
             with locked_file(_lock_file(path)):
@@ -167,7 +167,7 @@ class CachedCorpus:
                     self._download(f"{name}.idx", path, sha256=sha256)
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
-        """Result of `open_shard` for a shard whose .bin is in the folder; the most recently used stay open."""
+        """Return the result of `open_shard`, called with the shard's .bin in the folder; recent ones stay open."""
         cache, size = self._cache, self.size(f"{name}.bin")
         if size * cache.num_sharers > cache.most_bytes:
             raise SettingsError(
@@ -210,7 +210,7 @@ def _is_there(path: Path, num_bytes: int) -> bool:
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file, or what a dead process left of one, unless a process has it open or fetches it."""
+    """Remove a file, or a partial one of a dead process, unless a process has it open or is fetching it."""
     lock = _Lock(path.with_name(path.name.removeprefix(".").removesuffix(".partial")))
     if not _is_locked_alone(lock):
         return False
@@ -219,7 +219,7 @@ def _remove(path: Path) -> bool:
 
 
 def _is_locked_alone(lock: _Lock) -> bool:
-    """Lock a file exclusively, unless another process has it."""
+    """Lock a file exclusively; False if another process has it locked."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

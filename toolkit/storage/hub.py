@@ -1,6 +1,6 @@
-"""Data sets on the Hugging Face hub: a repository at a commit, and one message for what goes wrong.
+"""Data sets on the Hugging Face hub: the files of a repository at a commit, and hub errors as a single UserError.
 
-What tokenizers need too (names, downloads, retries) is in `tokenization.hub`.
+Functions that tokenizers need too (names, downloads, retries) are in `tokenization.hub`.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 
 TIMEOUT_SECONDS = 30
-"""Time for the answer to a short request."""
+"""Timeout of a short request."""
 
 _WAITS_SECONDS = (0.5, 1, 2)
 _Result = TypeVar("_Result")
@@ -21,14 +21,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a repository, and the paths of its files, or of some of them, in order."""
+    """A commit of a repository, and the paths of all or some of its files, in order."""
 
     commit: str
     files: tuple[str, ...]
 
 
 def dataset_snapshot(repository: str, revision: str) -> Snapshot:
-    """A data set at the commit that a revision names now."""
+    """Snapshot of a data set at the commit that a revision currently names."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=endpoint())
@@ -37,13 +37,13 @@ def dataset_snapshot(repository: str, revision: str) -> Snapshot:
 
 
 def list_with_retries(ask: Callable[[], _Result]) -> _Result:
-    """Ask what a repository has, again after each transient failure; long waits are reported on the screen."""
+    """Ask for a repository's contents, with retries after transient failures; long waits are reported on the screen."""
     return with_retries(ask, waits=_WAITS_SECONDS, report=console().print)
 
 
 @contextmanager
 def hub_errors(what: str, *, alternative: str) -> Iterator[None]:
-    """Raise what goes wrong on the way to the hub as a UserError; the words are those of `hub_error_message`."""
+    """Re-raise errors of hub requests as a UserError with the text of `hub_error_message`."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Objects by URL: listed, read in ranges and written whole, each tried again while the storage is away.
+"""Objects by URL: list, read ranges, write whole; requests are retried while the storage is unreachable.
 
-fsspec finds the file system by the URL's scheme; endpoint and keys are what its package takes from the environment
+fsspec picks the file system by the URL's scheme, and its package takes endpoint and keys from the environment
 (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, ... or ~/.aws).
 """
 
@@ -18,32 +18,32 @@ from toolkit.core.files import hash_file, unfinished
 from toolkit.core.text import PASSWORD, terminal_safe
 
 WAITS_SECONDS: tuple[float, ...] = (0.5, 1, 2, 4, 8, 15, 30, 60, 60, 60)
-"""Between tries of one request: four minutes in all, and less than ranks wait for one another."""
+"""Waits between tries of one request: four minutes in total, less than ranks wait for one another."""
 
 _RANGE_BYTES = 8 << 20
 _CONNECTIONS = 8
-# Names of what changes with the content of an object, by file system.
+# Fields that change with an object's content; they differ by file system.
 _VERSIONS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Object:
-    """Size of an object, and what changes when its content does."""
+    """Size of an object, and a version that changes with its content."""
 
     num_bytes: int
     version: str
 
 
 def is_url(name: object) -> bool:
-    """A URL such as s3://bucket/key, and no path."""
+    """True for a URL such as s3://bucket/key, False for a path."""
     return re.match(r"[a-z][a-z0-9+.-]*://", str(name)) is not None
 
 
 def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
-    """The objects below a URL by their names there; one that the URL itself names is called "". Empty if none is.
+    """Objects below a URL, by name relative to it; an object at the URL itself is named "". Empty if there are none.
 
-    With a pattern, those that it matches there; `**` stands for any number of folders.
+    With a pattern, only the objects that it matches there; `**` matches any number of folders.
     """
 
     def find() -> dict[str, Object]:
@@ -51,14 +51,14 @@ def list_objects(url: str, *, pattern: str = "") -> dict[str, Object]:
         root = path.rstrip("/")
         found = storage.glob(f"{root}/{pattern}", detail=True) if pattern else storage.find(path, detail=True)
         files = {name: entry for name, entry in sorted(found.items()) if entry["type"] == "file"}
-        # A key may go on with a slash, which makes it another one.
+        # One slash only: a key may continue with a second one, and is then a different key.
         return {name.removeprefix(root).removeprefix("/"): _object(entry) for name, entry in files.items()}
 
     return _asked(url, "list", find)
 
 
 def modified(url: str) -> float:
-    """When an object was last written, in seconds since 1970."""
+    """Time at which an object was last written, in seconds since 1970."""
 
     def look() -> float:
         storage, path = _opened(url)
@@ -68,7 +68,7 @@ def modified(url: str) -> float:
 
 
 def read(url: str, part: tuple[int, int] | None = None) -> bytes:
-    """A small object, whole, or a part of any (first byte, last byte + 1)."""
+    """Bytes of a small object, or of a part (first byte, last byte + 1) of an object of any size."""
 
     def fetch() -> bytes:
         storage, path = _opened(url)
@@ -82,12 +82,12 @@ def read(url: str, part: tuple[int, int] | None = None) -> bytes:
 
 
 def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None) -> None:
-    """Fetch an object into a file, several ranges at a time, and force it to the disk; an error leaves none.
+    """Download an object to a file, several ranges at a time, and fsync it; an error leaves no file.
 
-    Until it is whole it is called `unfinished(path)`.
+    Until it is complete, the file is named `unfinished(path)`.
 
     Raises:
-        UserError: it cannot be read, or has another SHA-256, where one is given; the message names it.
+        UserError: the object cannot be read, or its SHA-256 is not the given one; the message names it.
         OSError: the disk is full or the folder cannot be written.
     """
     ranges = [(start, min(start + _RANGE_BYTES, num_bytes)) for start in range(0, num_bytes, _RANGE_BYTES)]
@@ -111,7 +111,7 @@ def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None)
 
 
 def put(path: Path, url: str) -> None:
-    """Write a file whole as an object; what was there before is replaced."""
+    """Upload a file as an object, replacing an existing one."""
 
     def upload() -> None:
         storage, key = _opened(url)

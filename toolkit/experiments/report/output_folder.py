@@ -8,14 +8,14 @@ from toolkit.core.errors import SettingsError, UserError
 from toolkit.core.files import check_folder
 
 PAGE = "report.html"
-# Parts of a report, in the order in which they replace those of an earlier one. The page comes first: it marks the
+# Parts of a report, in the order in which they replace those of an earlier report. The page comes first: it marks the
 # folder as a report's, even after a kill.
 _PARTS = (PAGE, "tables", "figures")
 _UNFINISHED = ".report.partial"
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise an error for a file, and for a folder that holds anything but a report; the folder need not exist."""
+    """Raise an error if `folder` is a file or contains anything but a report; it need not exist."""
     check_folder(folder, "--output")
     found = {path.name for path in folder.iterdir()} - {_UNFINISHED} if folder.exists() else set()
     if found and PAGE not in found:
@@ -32,7 +32,7 @@ def replace_report(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """
     unfinished = folder / _UNFINISHED
     try:
-        # Left by a report that was killed. Inside the folder, which may be a separate file system.
+        # May remain from a killed report. It is inside the folder, which may be a separate file system.
         shutil.rmtree(unfinished, ignore_errors=True)
         for path, content in files.items():
             target = unfinished / path

@@ -54,15 +54,15 @@ def write_report(
     scores: Path | None = None,
     introduction: Introduction | None = None,
 ) -> Path:
-    """Write `report.html`, `tables/` and `figures/`; returns their folder.
+    """Write `report.html`, `tables/` and `figures/`; return their folder.
 
     An earlier report there is replaced.
 
     Args:
-        folders: of grids, of runs and of studies, at least one; a study is its grid and its runs.
+        folders: at least one folder of a grid, a run or a study; a study stands for its grid and its runs.
         output: folder to write to; None: `report` in the first of `folders`. Nothing else is written.
         baseline: name of a model, or of a configuration, to compare all others with.
-        scores: folder of scores that MTEB or EuroEval made of models of the grids, or of the runs.
+        scores: folder with MTEB or EuroEval scores of models of the grids, or of the runs.
         introduction: text of a job that writes its report into its own folder, beside other files.
 
     Raises:
@@ -102,7 +102,7 @@ def write_report(
 
 
 def _curves(folders: Sequence[Path], *, are_all: bool) -> tuple[tuple[RunCurves, ...], str]:
-    """Curves of runs, and a sentence on those that have none; `are_all`: the report has nothing else."""
+    """Curves of runs, and a sentence on runs without any; `are_all`: the report has nothing else."""
     runs = tuple(read_runs(folders))
     left_out = [RunFolder(folder) for folder in folders if folder not in {run.folder for run in runs}]
     if not left_out:
@@ -116,7 +116,7 @@ def _curves(folders: Sequence[Path], *, are_all: bool) -> tuple[tuple[RunCurves,
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A folder; of a study its grid, if there is one, and its runs."""
+    """The folder itself; for a study, its grid, if there is one, and its runs."""
     if not is_study(folder):
         return [folder]
     study = StudyFolder(folder)

@@ -1,7 +1,7 @@
-"""Pairs of rows that are compared, and the tables of their differences.
+"""Pairs of rows to compare, and tables of their differences.
 
-Rows are compared that are on one line of a figure, at different values of its axis, and all with a baseline. Each such
-family of pairs is a separate question, so that Holm's correction is over its pairs alone.
+Rows on one line of a figure, at different values of its axis, are compared with each other, and all rows with a
+baseline. Each such family of pairs is a separate question, so that Holm's correction is over its pairs only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +18,14 @@ from toolkit.experiments.report.read.tasks import TaskInfo
 
 _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference", "low", "high", "p", "p (Holm)")
 _DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
-# With blanks, which labels rarely have.
+# Contains spaces, which labels rarely do.
 _BASELINE = "against the baseline"
 Pairs = Mapping[str, Sequence[tuple[ScoreRow, ScoreRow]]]
 """Rows to compare, by the label in which they differ."""
 
 
 def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
-    """Paired tests for each data set and each family's average; None without a pair of rows.
+    """Paired tests for each data set and each family's average; None if there are none.
 
     `baseline`: name of a row to compare all others with, if the level has it.
     """
@@ -54,7 +54,7 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
 
 
 def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
-    """Pairs on one line of a figure, each under the first such axis; all pairs where there is no such figure."""
+    """Pairs on one line of a figure, each under the first axis that has it; all pairs if there is no such figure."""
     found: dict[str, list[tuple[ScoreRow, ScoreRow]]] = {}
     seen: set[tuple[str, str]] = set()
     for axis in axes_of(level):
@@ -71,7 +71,7 @@ def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
 
 
 def _on_one_line(level: Level, axis: str) -> Iterator[tuple[ScoreRow, ScoreRow]]:
-    """Pairs on a line of the label's figure, at different places and of one pretraining seed."""
+    """Pairs on one line of the label's figure, at different values of the axis and with equal pretraining seeds."""
     for name, line in comparable_on(level, axis).items():
         for first, second in combinations(line if name != OTHERS else (), 2):
             if first.labels[axis] != second.labels[axis] and first.labels.get(SEED) == second.labels.get(SEED):
@@ -79,7 +79,7 @@ def _on_one_line(level: Level, axis: str) -> Iterator[tuple[ScoreRow, ScoreRow]]
 
 
 def difference_tables(level: Level, baseline: str | None) -> list[Table]:
-    """Tables of all rows less the baseline, by family; none where the level has no such row."""
+    """Tables of all rows minus the baseline, by family; empty if the level has no such row."""
     reference = _row(level, baseline)
     if reference is None:
         return []

@@ -17,7 +17,7 @@ _MARKDOWN = {ord("|"): r"\|", ord("\n"): " ", ord("*"): r"\*", ord("`"): r"\`", 
 
 
 def number_text(value: TableCell, decimals: int | None = None) -> str:
-    """A plain cell as text; `decimals` are for floats. p-values that would round to 0 are `< 0.0001`."""
+    """Text of a cell that is not a score; `decimals` apply to floats. p-values that would round to 0 are `< 0.0001`."""
     if value is None:
         return DASH
     if not isinstance(value, float):
@@ -29,7 +29,7 @@ def number_text(value: TableCell, decimals: int | None = None) -> str:
 
 
 def score_text(score: MeanScore, table: Table) -> str:
-    """Percent with its interval, `87.00 ± 0.21`, then how many seeds, and marks."""
+    """Percent with its interval, `87.00 ± 0.21`, then the number of seeds, and marks."""
     parts = [f"{100 * score.estimate.mean:.2f}"]
     if (interval := score.estimate.interval) is not None:
         parts.append(f"± {50 * (interval.high - interval.low):.2f}")
@@ -51,7 +51,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""A `table` environment for `\input`, or a `longtable` where it needs several pages; needs booktabs."""
+    r"""A `table` environment for `\input`, or a `longtable` if it spans several pages; needs booktabs."""
     import pandas as pd
 
     cells = pd.DataFrame([_texts(table, row, _tex) for row in table.rows])
@@ -61,7 +61,7 @@ def latex(table: Table) -> str:
     text: str = styled.relabel_index([_tex(heading) for heading in table.head], axis=1).to_latex(
         hrules=True,
         column_format="l" * table.num_names + "r" * (len(table.head) - table.num_names),
-        # A long one's stands on each page.
+        # The caption of a longtable is repeated on each page.
         caption=_tex(table.title if is_long else f"{table.title}. {_notes(table)}"),
         label=f"tab:{table.name}",
         environment="longtable" if is_long else None,
@@ -72,7 +72,7 @@ def latex(table: Table) -> str:
 
 
 def latex_document(names: Iterable[str]) -> str:
-    r"""A document that shows the tables of these names, which are beside it."""
+    r"""A document that shows the tables with these names, whose files are beside it."""
     inputs = "\n".join(rf"\input{{{name}.tex}}" for name in names)
     return (
         "% Shows all tables, by XeLaTeX or LuaLaTeX; to use one, \\usepackage{booktabs,longtable} and \\input it.\n"
@@ -83,7 +83,7 @@ def latex_document(names: Iterable[str]) -> str:
 
 
 def comma_separated(table: Table) -> str:
-    """CSV; a column of scores is three: `X`, `X low`, `X high`, the limits empty for a single seed."""
+    """CSV; a column of scores becomes three: `X`, `X low`, `X high`, with empty limits for a single seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     has_scores = [any(isinstance(row[column], MeanScore) for row in table.rows) for column in range(len(table.head))]
@@ -137,5 +137,5 @@ def _markdown(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    # After the end of a row, a bracket would be its distance to the next, and a star would be lost.
+    # After `\\`, LaTeX would take a bracket for the distance to the next row, and swallow a star.
     return ("{}" if text.startswith(("[", "*")) else "") + text.translate(_TEX)

@@ -1,8 +1,8 @@
 """Rows that a report compares: models over fine-tuning seeds, and configurations over pretraining seeds.
 
-Models whose labels differ in the seed alone are one configuration, pretrained several times. Its scores are those
-models' means, so that its intervals show how far pretraining moves a score. A model without a pretraining seed, such as
-a published baseline, is a configuration of one observation.
+Models whose labels differ only in the seed are one configuration, pretrained several times. Its scores are the models'
+means, so that its intervals show how much a score varies with pretraining. A model without a pretraining seed, such as
+a published baseline, is a configuration with one observation.
 """
 
 import math
@@ -29,41 +29,41 @@ FAMILY_NAMES = {
 
 
 class Seeds(StrEnum):
-    """Seeds in which a row's scores differ."""
+    """Kind of seeds over which a row's scores vary."""
 
     FINE_TUNING = "fine-tuning seeds"
     PRETRAINING = "pretraining seeds"
     NONE = "no pretraining seed"
-    """One observation, of a model beside others that were pretrained several times."""
+    """One observation: a model compared with others that were pretrained several times."""
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A model or a configuration: by task, its scores by seed."""
+    """A model or a configuration, with its scores by task and seed."""
 
     name: str
     labels: Labels
     scores: Mapping[str, Mapping[Label, float]]
     seeds: Seeds = Seeds.FINE_TUNING
     unfinished: frozenset[str] = frozenset()
-    """Tasks whose learning rate was chosen while others had cells without a result."""
+    """Tasks whose learning rate was chosen while other rates had cells without a result."""
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
         return {}
 
     def estimate(self, tasks: Sequence[TaskInfo]) -> Estimate | None:
-        """Mean over tasks; None unless there are scores of each, since other means do not compare.
+        """Mean over tasks; None unless all of them have scores, since other means are not comparable.
 
-        The fine-tuning runs of two tasks are independent, unless both train on the same data: then one seed is one
-        model in both. A pretraining seed is in all tasks at once. The mean of such tasks is one observation per seed.
+        The fine-tuning runs of two tasks are independent, unless both train on the same data: then a seed is the same
+        model in both. A pretraining seed is shared by all tasks. The mean of such tasks is one observation per seed.
         """
         names = tuple(task.name for task in tasks)
         if not names or not all(self.scores.get(name) for name in names):
             return None
         if names not in self._estimates:
             groups = self._dependent(tasks)
-            # So weighted, the mean over groups is that over tasks.
+            # With these weights, the mean over groups is the mean over tasks.
             weights = [len(group) * len(groups) / len(tasks) for group in groups]
             samples = [
                 [weight * score for score in self.by_seed(group).values()]
@@ -75,7 +75,7 @@ class ScoreRow:
         return self._estimates[names]
 
     def _dependent(self, tasks: Sequence[TaskInfo]) -> list[list[TaskInfo]]:
-        """Tasks in which one seed is one model; those of other seeds are taken for independent all the same."""
+        """Groups of tasks in which a seed is one model; tasks with different seeds still count as independent."""
         if self.seeds is not Seeds.FINE_TUNING:
             return [list(tasks)]
         groups: dict[object, list[TaskInfo]] = {}
@@ -99,39 +99,39 @@ class Level:
     """Rows that are compared with one another."""
 
     name: str
-    """`models` or `configurations`; begins the names of files."""
+    """`models` or `configurations`; prefix of file names."""
     seeds: Seeds
-    """What the intervals are taken over."""
+    """Seeds over which the intervals are computed."""
     rows: tuple[ScoreRow, ...]
     tasks: tuple[TaskInfo, ...]
     shown: Shown = Shown()  # noqa: RUF009
 
     @property
     def families(self) -> dict[str, tuple[TaskInfo, ...]]:
-        """Tasks by kind: the four families first."""
+        """Tasks by kind: the families in `FAMILY_NAMES` first."""
         kinds = {task.kind for task in self.tasks}
         order = [*(kind for kind in FAMILY_NAMES if kind in kinds), *sorted(kinds - FAMILY_NAMES.keys())]
         return {kind: tuple(task for task in self.tasks if task.kind == kind) for kind in order}
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Labels that differ between rows, in the order in which rows name them."""
+        """Labels that differ between rows, in order of first appearance."""
         return varying_labels(self.rows)
 
 
 def varying_labels(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
-    """Labels that differ between rows, in the order in which rows name them."""
+    """Labels that differ between rows, in order of first appearance."""
     names = dict.fromkeys(name for row in rows for name in row.labels)
     return tuple(name for name in names if len({row.labels.get(name) for row in rows}) > 1)
 
 
 def family_name(kind: str) -> str:
-    """A family's name in full; an unknown kind is its own name."""
+    """Full name of a family; an unknown kind is returned unchanged."""
     return FAMILY_NAMES.get(kind, kind)
 
 
 def model_level(results: Results) -> Level:
-    """Models, with the scores of their chosen learning rates by fine-tuning seed."""
+    """Models, with the scores at their chosen learning rates by fine-tuning seed."""
     rows = []
     for model in results.models:
         scores: dict[str, dict[Label, float]] = {
@@ -145,7 +145,7 @@ def model_level(results: Results) -> Level:
 
 
 def configuration_level(models: Level) -> Level | None:
-    """Models grouped by all labels but the seed; None where no group has several models, each of its own seed."""
+    """Models grouped by all labels except the seed; None unless some group has several, and none repeats a seed."""
     groups = _configurations(models)
     repeats = [len({row.labels[SEED] for row in rows}) for rows in groups.values()]
     if max(repeats, default=1) < 2 or repeats != [len(rows) for rows in groups.values()]:
@@ -167,7 +167,7 @@ def _without_seed(models: Level) -> list[ScoreRow]:
 
 
 def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
-    """Rows by name of their configuration: the labels in which it differs from others."""
+    """Rows by configuration, named after the labels in which it differs from others."""
     groups: dict[tuple[tuple[str, Label], ...], list[ScoreRow]] = {}
     for row in models.rows:
         if SEED in row.labels:
@@ -179,7 +179,7 @@ def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
 
 
 def _repeated_runs(models: Level) -> dict[str, str]:
-    """What repeats of a run with other seeds are called together, by the run's name, where checkpoints are models."""
+    """Common name of a run and its repeats with other seeds, by name of the run, if checkpoints are models."""
     runs = {row.labels[RUN] for row in models.rows if RUN in row.labels}
     ends = _configurations(replace(models, rows=tuple(row for row in models.rows if row.name in runs)))
     return {row.name: name for name, rows in ends.items() for row in rows}

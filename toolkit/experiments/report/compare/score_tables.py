@@ -25,7 +25,7 @@ from toolkit.experiments.report.read.study import StudyModel
 from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
 
 _LABEL_ORDER = (SIZE, OBJECTIVE, START, BUDGET, STEP, MASK_RATIO, CLM_SHARE)
-"""Order of the paper's tables; rows are sorted by these labels, then by the others."""
+"""Order of the paper's tables: rows are sorted by these labels, whose columns precede those of other labels."""
 UNFINISHED, NOTHING_LEARNT = "\u2020", "\u2021"
 _READS_NO_TEXT = "reads no text"
 _ROUNDING = 1e-9
@@ -41,7 +41,7 @@ class Column:
 
 
 def columns_of(level: Level) -> dict[str, list[Column]]:
-    """Columns by family: its data sets, and where there are several, their average."""
+    """Columns by family: its data sets, and their average if there are several."""
     found: dict[str, list[Column]] = {}
     for kind, tasks in level.families.items():
         found[kind] = [Column(task.name, f"{task.name} ({task.metric})", (task,)) for task in tasks]
@@ -51,7 +51,7 @@ def columns_of(level: Level) -> dict[str, list[Column]]:
 
 
 def score_tables(level: Level) -> list[Table]:
-    """Averages of the families, then each family by data set; for each size apart where there are several."""
+    """Averages of the families, then each family by data set; again for each model size if there are several."""
     tables = [*_tables(level)]
     sizes = list(dict.fromkeys(row.labels[SIZE] for row in level.rows if SIZE in row.labels))
     for size in sizes if len(sizes) > 1 else ():
@@ -92,17 +92,17 @@ def table_of_rows(
     columns: Sequence[Column],
     score_of: Callable[[ScoreRow, Column], MeanScore | None],
 ) -> Table:
-    """A table without a name of rows that have a score: what names them, then their scores."""
+    """Unnamed table of the rows that have a score: the columns that name a row, then its scores."""
     hidden = {*TOTALS, *_repeated_labels(level)}
     known = [label for label in _LABEL_ORDER if label in level.label_names]
     labels = tuple(label for label in dict.fromkeys((*known, *level.label_names)) if label not in hidden)
     keys = [tuple(row.labels.get(label) for label in labels) for row in level.rows]
-    # As a rule the labels are all there is to a configuration's name.
+    # Usually the labels already say all that is in a configuration's name.
     is_told = len({*keys}) == len(keys) and all(any(value is not None for value in key) for key in keys)
     is_named = level.seeds is Seeds.FINE_TUNING or not is_told
     names = (*((level.name.removesuffix("s"),) if is_named else ()), *labels)
     cells, chosen = [], list(rows)
-    # Numbers and sizes ascending, texts in the order in which they come; what has no such label comes last.
+    # Numbers and sizes ascending, texts in order of appearance; rows without the label last.
     places = [places_of(row.labels[label] for row in chosen if label in row.labels) for label in known]
     for row in sorted(chosen, key=lambda row: order_of([row.labels.get(label) for label in known], places)):
         scores = [score_of(row, column) for column in columns]
@@ -112,7 +112,7 @@ def table_of_rows(
 
 
 def _repeated_labels(level: Level) -> set[str]:
-    """Labels that show what another one shows: tokens and parameters beside steps and sizes, steps of whole runs."""
+    """Labels that repeat another one: tokens beside steps, parameters beside sizes, steps if all runs are complete."""
     names = set(level.label_names)
     found = {name for name, other in ((TOKENS, STEP), (PARAMETERS, SIZE)) if {name, other} <= names}
     if all(row.labels.get(STEP) == row.labels.get(BUDGET) for row in level.rows):
@@ -121,7 +121,7 @@ def _repeated_labels(level: Level) -> set[str]:
 
 
 def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str, title: str) -> Table:
-    """A row for each model, in the order of the tree; `level` has the scores of models, where there are some."""
+    """A row for each model, in the order of the tree; `level` has the scores of models, if there are any."""
     families = {} if level is None else level.families
     rows = {} if level is None else {row.name: row for row in level.rows}
     cells = []
@@ -148,7 +148,7 @@ def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str,
 
 
 def mean_score(level: Level, row: ScoreRow, tasks: Sequence[TaskInfo]) -> MeanScore | None:
-    """Mean of a row over tasks; None unless it has scores of each."""
+    """Mean score of a row over tasks; None unless it has scores for each."""
     found = row.estimate(tasks)
     if found is None:
         return None

@@ -1,9 +1,9 @@
 """Means with 95 % intervals, and paired tests between models.
 
-The mean of a family is the unweighted mean of its data sets. Its t interval takes the seeds of its samples, each of a
-data set or of several that share a model, as independent: variances of the means add up, with the degrees of freedom of
-Welch and Satterthwaite. It shows how far fine-tuning alone moves a score: where each model was pretrained once, it
-says nothing about other pretraining seeds.
+The mean of a family is the unweighted mean of its data sets. Its t interval treats the seeds of its samples (each a
+data set, or several that share a model) as independent: variances of the means add up, with Welch-Satterthwaite degrees
+of freedom. It shows how much a score varies with fine-tuning only: if each model was pretrained once, it says nothing
+about other pretraining seeds.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 CONFIDENCE = 0.95
-# Differences that are equal but for rounding have no variance to test against.
+# Differences that are equal up to rounding have no variance to test against.
 _ROUNDING = 1e-12
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -29,11 +29,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean score; interval and standard deviation are None where a data set has a single seed."""
+    """A mean score; interval and standard deviation are None if a data set has a single seed."""
 
     mean: float
     nums: tuple[int, ...]
-    """Scores of each data set."""
+    """Number of scores of each data set."""
     std: float | None = None
     """Standard deviation (n - 1) of one data set's scores; None for a family's mean."""
     interval: Interval | None = None
@@ -50,11 +50,11 @@ class PairedTest:
     interval: Interval | None
     """95 % interval of the difference by Student's t."""
     p: float | None
-    """Two-sided; None where the differences leave nothing to test: a single pair, or all equal and not 0."""
+    """Two-sided; None if there is nothing to test: a single pair, or differences that are all equal and not 0."""
 
 
 def estimate(samples: Sequence[Sequence[float]]) -> Estimate:
-    """Mean over data sets of the means over their seeds; `samples` are the scores of each, at least one."""
+    """Mean over data sets of the means over their seeds; `samples` has at least one score for each data set."""
     nums = tuple(len(scores) for scores in samples)
     mean = math.fsum(math.fsum(scores) / len(scores) for scores in samples) / len(samples)
     if min(nums) < 2:
@@ -64,7 +64,7 @@ def estimate(samples: Sequence[Sequence[float]]) -> Estimate:
 
 
 def paired_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> PairedTest | None:
-    """Compare the scores that two models have under the same keys; None if there are none."""
+    """Compare the scores that two models have under the same keys; None if they share no key."""
     from scipy import stats
 
     keys = sorted(first.keys() & second.keys(), key=str)
@@ -83,7 +83,7 @@ def paired_test(first: Mapping[_Key, float], second: Mapping[_Key, float]) -> Pa
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted by Holm's step-down method; None is not a test and does not count.
+    """p-values adjusted by Holm's step-down method; None stands for no test and does not count.
 
     Sture Holm, A simple sequentially rejective multiple test procedure, 1979.
     """

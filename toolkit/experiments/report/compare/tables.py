@@ -1,4 +1,4 @@
-"""Tables of a report, as values: `formats` writes them as Markdown, LaTeX and CSV, and `page` as HTML."""
+"""Tables of a report, as data: `formats` writes them as Markdown, LaTeX and CSV, and `page` as HTML."""
 
 import csv
 import io
@@ -22,17 +22,17 @@ _LONGEST_MESSAGE = 160
 
 @dataclass(frozen=True)
 class MeanScore:
-    """A cell that holds a mean of a row: of one task of a model, or of several tasks or models (`task` is None)."""
+    """Table cell with a mean score of a row: one task of a model, or several tasks or models (`task` is None)."""
 
     estimate: Estimate
     row: str
     task: str | None = None
     marks: str = ""
-    """Signs after it that the table's remarks explain."""
+    """Signs after the score, explained in the table's remarks."""
 
     @property
     def is_reference(self) -> bool:
-        """True for a number to compare with, which is the mean of no runs."""
+        """True for a reference value, which is not a mean of runs."""
         return not self.estimate.nums
 
 
@@ -42,13 +42,13 @@ TableCell = str | float | int | bool | MeanScore | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table; scores are fractions, and written in percent."""
+    """A table; scores are stored as fractions and written in percent."""
 
     name: str
     """Stem of its file names."""
     title: str
     note: str
-    """Sentences on what the numbers are."""
+    """Sentences that explain the numbers."""
     head: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     num_names: int = 1
@@ -56,30 +56,30 @@ class Table:
     decimals: dict[str, int] = field(default_factory=dict)
     """Decimals of numeric columns, by heading; other columns are written unchanged."""
     remarks: str = ""
-    """Sentences that hold for these rows and columns only."""
+    """Sentences that apply to these rows and columns only."""
 
     @property
     def scores(self) -> Iterator[MeanScore]:
-        """All that are means of runs."""
+        """All scores that are means of runs."""
         return (cell for row in self.rows for cell in row if isinstance(cell, MeanScore) and not cell.is_reference)
 
     @cached_property
     def nums(self) -> set[int]:
-        """Numbers of seeds that scores of a data set are over."""
+        """Distinct numbers of seeds over which data sets are scored."""
         return {num for score in self.scores for num in score.estimate.nums}
 
     def best(self, column: int) -> float | None:
-        """Highest mean of a column of at least two scores."""
+        """Highest mean of a column; None if it has fewer than two scores."""
         cells = [row[column] for row in self.rows]
         means = [cell.estimate.mean for cell in cells if isinstance(cell, MeanScore) and not cell.is_reference]
         return max(means) if len(means) > 1 else None
 
     def is_best(self, cell: TableCell, column: int) -> bool:
-        """True for a mean of runs that no other of its column exceeds."""
+        """True for a mean of runs that no other mean in its column exceeds."""
         return isinstance(cell, MeanScore) and not cell.is_reference and cell.estimate.mean == self.best(column)
 
     def seeds_text(self, score: MeanScore) -> str:
-        """'3 seeds', '1 to 5 seeds'; empty where all scores of the table have as many, and an interval."""
+        """'3 seeds', '1 to 5 seeds'; empty if the whole table has one number of seeds, and the score an interval."""
         nums = score.estimate.nums
         if not nums or (len(self.nums) == 1 and score.estimate.interval is not None):
             return ""
@@ -87,7 +87,7 @@ class Table:
 
 
 def scores_csv(results: Results) -> str:
-    """`scores.csv`: a line for each model and task, scores as fractions, the t interval."""
+    """`scores.csv`: a line for each model and task, with scores as fractions and the t interval."""
     rows: list[tuple[object, ...]] = [_SCORES_HEAD]
     for model, task in sorted(results.rates):
         cells = results.chosen(model, task)
@@ -105,7 +105,7 @@ def long_csv(results: Results) -> str:
     """`long.csv`: a line for each score at every learning rate, with the labels of its model; scores as fractions."""
     labels = {model.name: model.labels or {} for model in results.models}
     names = list(dict.fromkeys(name for found in labels.values() for name in found))
-    # The column `seed` is that of fine-tuning.
+    # The column `seed` is the fine-tuning seed.
     head = ("model", *("pretraining_seed" if name == SEED else name for name in names), *_LONG_HEAD)
     rows = [
         (cell.model, *map(labels[cell.model].get, names), *map(vars(cell).get, _LONG_HEAD[:-1]), cell.main)
@@ -121,7 +121,7 @@ def _csv(rows: Iterable[Iterable[object]]) -> str:
 
 
 def rates_table(results: Results, models: Level) -> Table | None:
-    """The chosen learning rate of each model and task, and how many others are not finished; None without any."""
+    """Chosen learning rate of each model and task, and the number of unfinished ones; None if no task has rates."""
     tasks = [task for task in results.tasks if task.kind not in ELSEWHERE]
     if not tasks:
         return None
@@ -139,7 +139,7 @@ def _rate(results: Results, model: str, task: str) -> TableCell:
 
 
 def missing_table(results: Results) -> Table | None:
-    """Runs without a result, a row for those of one learning rate and reason; None where none is missing."""
+    """Runs without a result, one row per model, task, learning rate and reason; None if none is missing."""
     groups: dict[tuple[str, str, float, MissingReason], list[tuple[int, str]]] = {}
     for one in results.missing:
         key = (*one.cell.group, one.cell.learning_rate, one.reason)
@@ -156,7 +156,7 @@ def missing_table(results: Results) -> Table | None:
 
 
 def distinct_names(names: Iterable[str]) -> list[str]:
-    """Distinct file names: parts that users chose may make them alike."""
+    """File names made distinct: user-chosen parts may make them equal."""
     found: dict[str, str] = {}
     for given in names:
         free = (given, *(f"{given}-{number}" for number in range(2, len(found) + 2)))
@@ -166,5 +166,5 @@ def distinct_names(names: Iterable[str]) -> list[str]:
 
 
 def slug(text: str) -> str:
-    """A name that a user chose, as part of a file name."""
+    """A user-chosen name, as part of a file name."""
     return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in text).strip(".-") or "unnamed"

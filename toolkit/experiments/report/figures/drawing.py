@@ -1,4 +1,4 @@
-"""Pictures as SVG and PDF by matplotlib, one column of a paper wide. Equal input, equal bytes."""
+"""Pictures as SVG and PDF, drawn with matplotlib, one paper column wide. Equal input gives equal bytes."""
 
 import io
 import math
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# By Okabe and Ito, which colour-blind readers tell apart, with grey and brown in place of black and yellow.
+# Okabe-Ito palette, safe for colour-blind readers, with grey and brown in place of black and yellow.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#4d4d4d", "#56b4e9", "#7a3e00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
-# Keys of any type: newer matplotlib lists its keys one by one in its types, older takes any text.
+# Keys typed as Any: the types of newer matplotlib enumerate its keys, those of older take any string.
 _STYLE: dict[Any, Any] = {
     "font.size": 7.5,
     "font.family": "sans-serif",
@@ -51,17 +51,17 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-# In inches. A letter is about 0.055 wide, the sample of a line in a legend 0.45.
+# In inches. A letter is about 0.055 wide, a line sample in a legend 0.45.
 _WIDTH, _ONE_PANEL, _PANEL, _ROW, _LEGEND_LINE, _MARGIN = 3.35, 1.85, 1.3, 0.145, 0.15, 0.4
 _LETTER, _SAMPLE = 0.055, 0.45
-# In points, between the marks of one place on the axis, and between the first and the last of these.
+# In points: between neighbouring marks at one place on the axis, and at most between the first and the last.
 _ASIDE, _MOST_ASIDE = 4.0, 24.0
 _LONGEST_AXIS_LIST = 6
 _SIGNS_ON_AN_AXIS = 44
 
 
 def draw(picture: Picture, file_format: str) -> bytes:
-    """An SVG or PDF file of a picture with at least one panel; panels stand below one another and share the x axis."""
+    """Draw a picture with at least one panel as SVG or PDF; panels are stacked and share the x axis."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -72,7 +72,7 @@ def draw(picture: Picture, file_format: str) -> bytes:
     legend = _LEGEND_LINE * math.ceil(len(labels) / columns) + 0.05 if len(given) > 1 else 0.0
     rows, num = max(len(panel.rows or ()) for panel in picture.panels), len(picture.panels)
     height = num * ((rows + 1) * _ROW if rows else _PANEL if num > 1 else _ONE_PANEL) + legend + _MARGIN
-    # The salt makes the ids in the file depend on nothing but the picture.
+    # The salt makes the ids in the file depend only on the picture.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": picture.name}):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         grid = figure.subplots(num, sharex=True, squeeze=False)[:, 0]
@@ -85,7 +85,7 @@ def draw(picture: Picture, file_format: str) -> bytes:
         file = io.BytesIO()
         metadata = {"Date": None} if file_format == "svg" else {"CreationDate": None}
         with warnings.catch_warnings():
-            # Of a sign that the font lacks: a viewer of the SVG has another font, the PDF shows a box.
+            # About a glyph that the font lacks: an SVG viewer has another font, the PDF shows a box.
             warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
             figure.savefig(file, format=file_format, metadata=metadata)
     return file.getvalue()
@@ -104,7 +104,7 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     """Draw a panel, and return the first line of each label."""
     from matplotlib.transforms import ScaledTranslation
 
-    # Labels are anybody's: what stands between dollar signs is no formula.
+    # Labels are user-chosen: text between dollar signs is not a formula.
     axes.set_title(panel.title, loc="left", color="#1c2430", parse_math=False)
     axes.set_ylabel(panel.y_label, parse_math=False)
     if picture.is_log:
@@ -112,7 +112,7 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
     for mark in panel.marks:
         axes.axvline(mark, color="#3d4652", linewidth=0.7, linestyle=(0, (4, 3)))
     handles: dict[str, Any] = {}
-    # Points of one place stand side by side, unless lines show what is whose.
+    # Points at one place are drawn side by side, unless lines show which series they belong to.
     is_aside = picture.has_points and any(not series.is_line or len(series.points) == 1 for series in panel.series)
     step = min(_ASIDE, _MOST_ASIDE / len(panel.series)) if is_aside else 0.0
     for index, series in enumerate(panel.series):
@@ -122,7 +122,7 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
         for artist in set(axes.get_children()) - before:
             artist.set_transform(axes.transData + aside)
     bottom, top = axes.get_ylim()
-    # Farther below it would leave less than half of the height to the scores.
+    # A floor further below would leave less than half of the height to the scores.
     if panel.floor is not None and panel.floor >= bottom - (top - bottom):
         axes.axhline(panel.floor, color="#5b6675", linewidth=0.7, linestyle=(0, (5, 3)))
     if panel.rows is not None:
@@ -143,7 +143,7 @@ def _draw_panel(axes: "Axes", picture: Picture, panel: Panel) -> dict[str, Any]:
 
 
 def _have_room(values: Sequence[float], names: Sequence[str], is_log: bool) -> bool:
-    """Each value has its name on the axis: they are few, and neighbours far enough apart for their names."""
+    """True if each value can have its name on the axis: they are few, and far enough apart for their names."""
     places = [math.log(value) for value in values] if is_log else values
     gaps = [after - before for before, after in pairwise(places)]
     wanted = [(len(before) + len(after)) / 2 + 1 for before, after in pairwise(names)]
@@ -154,7 +154,7 @@ def _have_room(values: Sequence[float], names: Sequence[str], is_log: bool) -> b
 
 def _draw_series(axes: "Axes", picture: Picture, series: Series) -> Any:
     color = _COLORS[series.color % len(_COLORS)]
-    # Beside the colour, which greyscale loses; the ninth line differs from the first in its style.
+    # In addition to colour, which greyscale loses; the ninth line differs from the first in its style.
     is_line = series.is_line and len(series.points) > 1
     style = _LINES[(series.color + series.color // len(_COLORS)) % len(_LINES)] if is_line else "none"
     marker = _MARKERS[(series.color + series.color // len(_COLORS)) % len(_MARKERS)] if picture.has_points else None

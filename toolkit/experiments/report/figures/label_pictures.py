@@ -14,7 +14,7 @@ from toolkit.experiments.report.read.labels import MASK_RATIO, title_of
 from toolkit.experiments.report.read.tasks import TaskInfo
 
 _VARIED = (MASK_RATIO,)
-"""Labels of which a figure shows the differences from each line's mean too."""
+"""Labels for which another figure shows the differences from each line's mean."""
 
 
 def label_pictures(level: Level) -> list[Picture]:
@@ -59,10 +59,10 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
 
 
 def _panels(level: Level, axis: Axis, lines: Mapping[str, Sequence[ScoreRow]], *, varied: bool) -> Iterator[Panel]:
-    """A panel for each family: of its scores, or of their differences from the mean of each line."""
+    """A panel for each family, with its scores or their differences from the mean of each line."""
     make_points, y_label = (_variation_points, "difference (points)") if varied else (_score_points, "test score (%)")
     for kind, tasks in level.families.items():
-        # What is on no line has no mean of its line.
+        # Rows on no line have no line mean to subtract.
         shown = {name: rows for name, rows in lines.items() if not (varied and name == OTHERS)}
         points = {name: list(make_points(rows, tasks, axis)) for name, rows in shown.items()}
         if series := _series(points, axis):
@@ -76,7 +76,7 @@ def _score_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axi
 
 
 def _variation_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
-    """The difference of each row from the rows' mean, over the seeds that all have."""
+    """Difference of each row from the mean of the rows, over the seeds that all rows share."""
     scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
     known = [row for row in rows if row.estimate(tasks) is not None]
     shared = set[Label].intersection(*map(set, scores)) if len(scores) > 1 else set[Label]()
@@ -93,7 +93,7 @@ def _series(points: Mapping[str, Sequence[Point]], axis: Axis) -> tuple[Series, 
     found = []
     for color, (name, given) in enumerate(points.items()):
         placed = tuple(sorted(given, key=lambda point: point.x))
-        # Rows that no label tells apart share a place on the axis: a line through them would say nothing.
+        # Rows with equal labels share a place on the axis: a line through them would be meaningless.
         is_line = name != OTHERS and not axis.is_category and len({point.x for point in placed}) == len(placed)
         if placed:
             found.append(Series(name, placed, color, is_line))

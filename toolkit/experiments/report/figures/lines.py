@@ -1,4 +1,4 @@
-"""Axes and lines of a figure, as `[report]` of a grid file names them: places of values, and rows of a line."""
+"""Axes and lines of figures, as named in `[report]` of a grid file: places of values, and rows of a line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ OTHERS = "others"
 
 @dataclass(frozen=True)
 class Axis:
-    """A label as an axis: the place of each of its values."""
+    """A label as an axis, with the place of each of its values."""
 
     name: str
     places: Mapping[Label, float]
@@ -38,21 +38,21 @@ class Axis:
 
     @property
     def is_log(self) -> bool:
-        """True if a logarithmic axis shows the places better; that of sizes always, which are multiples."""
+        """True if a logarithmic axis shows the places better; always for sizes, which are multiples."""
         places = self.places.values()
         is_wide = min(places) > 0 and (self.ticks is not None or max(places) / min(places) >= _LOG_FROM)
         return is_wide and not self.is_category
 
     @property
     def ticks(self) -> Ticks | None:
-        """Names of the places; None where all are numbers."""
+        """Names of the places; None if all are numbers."""
         if not any(isinstance(value, str | bool) for value in self.places):
             return None
         return tuple(sorted({place: str(value) for value, place in self.places.items()}.items()))
 
 
 def axes_of(level: Level) -> list[Axis]:
-    """The axes of a level's figures: those that have several values, all numbers or sizes, or all texts."""
+    """Axes of a level's figures: labels with several values, which are all numbers or sizes, or all texts."""
     found = (_axis(level, name) for name in level.shown.x if name != SEED)
     return [axis for axis in found if axis is not None]
 
@@ -66,19 +66,19 @@ def _axis(level: Level, name: str) -> Axis | None:
 
 
 def rows_on(level: Level, axis: str) -> list[ScoreRow]:
-    """The rows that have a label; those of step 0 are not on an axis of training, whose scale may be logarithmic."""
+    """Rows that have the label; an axis of training, which may be logarithmic, leaves out rows of step 0."""
     rows = (row for row in level.rows if axis in row.labels)
     return [row for row in rows if axis not in _TRAINING or quantity(row.labels[axis]) != 0]
 
 
 def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
-    """The rows on an axis, by the name of their line along it: those that agree in the labels of lines.
+    """Rows on an axis, by the name of their line; rows of one line agree in the labels of lines.
 
     Checkpoints of runs, drawn along their training, have a line for each run, its end included. A row without a label
     that others have (a pure CLM model has no mask ratio) is on every line that it fits. Lines of a single point are
-    together, as `OTHERS`, and so are models beside runs. A line with two rows at one place becomes several, named after
-    the labels that differ, and so does one of CLM shares with phases and mixtures: pure MLM and pure CLM, whose
-    objectives differ from all in between, end each of these that has several shares.
+    grouped as `OTHERS`, and so are models that belong to no run. A line with two rows at one place is split into
+    several, named after the labels that differ, and so is one of CLM shares with both phases and mixtures: pure MLM and
+    pure CLM, whose objectives differ from all in between, are the ends of each part that has several shares.
     """
     found = dict[str, list[ScoreRow]]()
     for line, rows in comparable_on(level, axis).items():
@@ -97,7 +97,7 @@ def lines_of(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
 
 
 def _by_labels(line: str, rows: Sequence[ScoreRow], axis: str) -> dict[str, list[ScoreRow]]:
-    """Rows of a line that agree in all labels but the axis, by the labels that differ, or else by their own names."""
+    """Rows of a line grouped by all labels except the axis; a group is named by the labels that differ, or its row."""
     labels = [{key: row.labels[key] for key in row.labels.keys() - {axis, SEED, RUN, *TOTALS}} for row in rows]
     groups = [group for index, group in enumerate(labels) if group not in labels[:index]]
     titles = names_after(groups, distinguishing(groups))
@@ -109,7 +109,7 @@ def _by_labels(line: str, rows: Sequence[ScoreRow], axis: str) -> dict[str, list
 
 
 def comparable_on(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
-    """Rows on an axis that agree in the labels of lines, by the name of the line, and `OTHERS`."""
+    """Rows on an axis that agree in the labels of lines, by name of the line, and the remaining rows as `OTHERS`."""
     rows, beside = rows_on(level, axis), list[ScoreRow]()
     along_runs = axis in _TRAINING and any(RUN in row.labels for row in rows)
     if along_runs:
@@ -126,7 +126,7 @@ def comparable_on(level: Level, axis: str) -> dict[str, list[ScoreRow]]:
         for key in dict.fromkeys(keys.values())
         if not any(_fits(key, other) for other in keys.values() if other != key)
     ]
-    # By one label after the other; lines without it come last.
+    # Sorted by each label in turn; lines without it come last.
     columns = [[key[index] for key in keys.values()] for index in range(len(names))]
     places = [places_of((value for value in column if value is not None), level.shown.order) for column in columns]
     lines.sort(key=lambda key: order_of(key, places))

@@ -1,4 +1,4 @@
-"""Contents of figures, as values: panels of series. `drawing` makes SVG and PDF of them."""
+"""Contents of figures, as data: panels of series. `drawing` renders them as SVG and PDF."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from toolkit.experiments.report.read.study import StudyModel
 from toolkit.experiments.report.read.tasks import TaskInfo, majority_of
 
 _NATS = "loss (nats/token)"
-# Of a study's picture: widths of lines, and the colour of what belongs to no objective.
+# For a study's picture: line widths, and the colour of series that belong to no objective.
 _STABLE, _DECAY, _FORK = 4.0, 1.6, 0.8
 _GREY = 5
 Ticks = tuple[tuple[float, str], ...]
-"""Places on an axis that have names."""
+"""Named places on an axis."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; `name` is that of its files."""
+    """A figure; `name` is the stem of its file names."""
 
     name: str
     title: str
@@ -76,7 +76,7 @@ class Picture:
 
 
 def floor_sentence(panels: Sequence[Panel]) -> str:
-    """A sentence for the caption of panels, of which some may have a floor."""
+    """Sentence for the caption about the floors of panels; empty if there are none."""
     has_floor = any(panel.floor is not None for panel in panels)
     return " Dashed, unless far below: the best answer that reads no text." if has_floor else ""
 
@@ -88,7 +88,7 @@ def floor_of(tasks: Sequence[TaskInfo]) -> float | None:
 
 
 def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | None = None) -> Picture | None:
-    """Losses of runs over their steps, with a line where the objective changes; None without runs.
+    """Losses of runs over their steps, with a line where the objective changes; None if there are none.
 
     `unigram`: cross-entropy of a unigram model on the held-out targets, by objective.
     """
@@ -104,7 +104,7 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
     found = [key for run in runs for key in run.held_out]
     names = dict.fromkeys(name for name, _ in found)
     corpora = list(dict.fromkeys(corpus for _, corpus in found if corpus))
-    # Those of one run in one panel, to compare them; of several runs one in each, to compare the runs.
+    # Corpora of a single run share a panel, to compare them; of several runs, each has its own, to compare the runs.
     shares_panel = len(groups) == 1 < len(corpora)
     parts = {"": [""]} | ({", by corpus": corpora} if shares_panel else {f", {corpus}": [corpus] for corpus in corpora})
     for which, group in parts.items():
@@ -133,7 +133,7 @@ def loss_picture(runs: Sequence[RunCurves], *, unigram: Mapping[str, float] | No
 def _held_out(
     groups: Sequence[tuple[str, Sequence[RunCurves]]], name: str, corpora: Sequence[str]
 ) -> tuple[Series, ...]:
-    """A line for each group of runs and corpus; those of several corpora have names and colours of their own."""
+    """A line for each group of runs and corpus; several corpora get their own names and colours."""
     is_one = len(corpora) == 1
     lines = (
         Series(
@@ -147,7 +147,7 @@ def _held_out(
 
 
 def _mean_curve(curves: Sequence[Curve]) -> tuple[Point, ...]:
-    """Mean and range of curves at the steps that all have; without step 0, which would set the scale of the others."""
+    """Mean and range of curves at the steps that all have, without step 0, which would dominate the scale."""
     if len(curves) == 1:
         return tuple(Point(*pair) for pair in curves[0] if pair[0] > 0)
     found = [dict(curve) for curve in curves]
@@ -157,7 +157,7 @@ def _mean_curve(curves: Sequence[Curve]) -> tuple[Point, ...]:
 
 
 def study_picture(models: Sequence[StudyModel], *, name: str, title: str) -> Picture:
-    """A line for each model from the checkpoint that it begins from, in the colour of its objective."""
+    """A line for each model from the checkpoint that it starts from, in the colours of its objectives."""
     places = {model.name: -float(row) for row, model in enumerate(models)}
     objectives = list(dict.fromkeys(segment.objective for model in models for segment in model.segments))
     forks, segments, kept = list[Series](), list[Series](), list[Point]()
@@ -170,7 +170,7 @@ def study_picture(models: Sequence[StudyModel], *, name: str, title: str) -> Pic
             ends, color = (Point(segment.start, place), Point(segment.stop, place)), objectives.index(segment.objective)
             segments.append(Series(segment.objective, ends, color, width=_DECAY if segment.decays else _STABLE))
         kept += [Point(step, place) for step in model.kept]
-    # Dots lie on top.
+    # Dots are drawn on top.
     series = (*forks, *segments, Series("checkpoint", tuple(kept), _GREY, is_line=False))
     return Picture(
         name=name,

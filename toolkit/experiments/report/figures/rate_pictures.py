@@ -1,4 +1,4 @@
-"""Figures of scores against the learning rate of fine-tuning, and of their spread over rates and seeds."""
+"""Figures of scores against the fine-tuning learning rate, and of their spread over rates and seeds."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,10 +31,10 @@ class _Group:
 
 
 def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
-    """Test scores against the rate, and their spread over rates and seeds; none where no data set has several rates.
+    """Test scores against the rate, and their spread over rates and seeds; none if no data set has several rates.
 
-    Lines are the values of the label `objective` (and `start`) where a row has it, otherwise rows. A model counts
-    where it was run at all rates of a panel; `members` names the models of each row.
+    Lines are the values of the label `objective` (and `start`) if a row has it, otherwise rows. A model counts if it
+    was run at all rates of a panel; `members` names the models of each row.
     """
     lines = _lines(level, members)
     curves: list[Panel] = []
@@ -103,7 +103,7 @@ def _groups(results: Results, level: Level) -> Iterator[_Group]:
 
 
 def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[_ByRate]:
-    """Means over the data sets by seed, of each model that has a seed that was run at all rates."""
+    """Means over the data sets by rate and seed, for each model with a seed that was run at all rates."""
     for model in models:
         by_rate: dict[float, Mapping[int, float]] = {}
         for rate in group.rates:
@@ -118,12 +118,12 @@ def _scores(results: Results, models: Iterable[str], group: _Group) -> Iterator[
 
 
 def _shared_seeds(by_rate: _ByRate) -> set[int]:
-    """Seeds of all rates: in a grid that has not ended, some have more."""
+    """Seeds that all rates share; in an unfinished grid, some rates have more."""
     return set.intersection(*map(set, by_rate.values()))
 
 
 def _on_shared_seeds(by_rate: _ByRate) -> _ByRate:
-    """Scores of the seeds that all rates have; else the mean over rates would lean towards those with more."""
+    """Scores of the seeds that all rates share; otherwise the mean over rates would favor rates with more seeds."""
     seeds = sorted(_shared_seeds(by_rate))
     return {rate: {seed: scores[seed] for seed in seeds} for rate, scores in by_rate.items()}
 

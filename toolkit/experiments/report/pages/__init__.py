@@ -1,1 +1,1 @@
-"""The page."""
+"""The HTML page."""

@@ -1,4 +1,4 @@
-"""HTML pages that load nothing: the frame, style sheet and figures of all reports."""
+"""Self-contained HTML pages: the frame, style sheet and figures of all reports."""
 
 import base64
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from toolkit.experiments.report.figures.pictures import Picture
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """A whole page, readable on a phone and on paper.
+    """A complete page, readable on a phone and on paper.
 
     `style`: CSS of this page, after the shared style sheet; `script`: JavaScript that runs once the page is loaded.
     """
@@ -26,7 +26,7 @@ def html_page(title: str, body: str, *, style: str = "", script: str = "") -> st
 
 
 def pairs_table(pairs: Mapping[str, str]) -> str:
-    """Names and values, as text, in two columns."""
+    """Two-column table of names and values as text."""
     rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in pairs.items())
     return f'<table class="pairs"><tbody>{rows}</tbody></table>'
 
@@ -40,11 +40,11 @@ class Figure:
 
     @classmethod
     def of(cls, picture: Picture) -> "Figure":
-        """Draw it."""
+        """Draw the picture."""
         return cls(picture, draw(picture, "svg"))
 
     def html(self) -> str:
-        """A `<figure>` that loads nothing."""
+        """A self-contained `<figure>`."""
         # An image, since the ids in several SVG files would collide within one page.
         title, source = escape(self.picture.title), f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
         caption = escape(self.picture.caption)

@@ -1,4 +1,4 @@
-"""A section of the report: sentences with one word masked each, and an encoder's predictions of it."""
+"""Report section of sentences with one masked word each, and an encoder's predictions for it."""
 
 from dataclasses import dataclass
 from html import escape
@@ -13,18 +13,18 @@ class MaskedWord:
 
     before: str
     word: str
-    """With the space in front of it."""
+    """The masked word, with its leading space."""
     after: str
     predictions: tuple[tuple[str, float], ...]
-    """Words and their probabilities, the likeliest first."""
+    """Words and their probabilities, most likely first."""
 
     @property
     def is_found(self) -> bool:
-        """The likeliest word is the masked one."""
+        """True if the most likely word is the masked one."""
         return self.predictions[0][0] == self.word
 
     def html(self) -> str:
-        """An item of a list."""
+        """HTML of a list item."""
         space = " " if self.word.startswith(" ") else ""
         guesses = "".join(
             f'<div class="guess{" right-one" if text == self.word else ""}"><span>{escape(text.strip() or text)}</span>'
@@ -45,7 +45,7 @@ the masked word in {sum(word.is_found for word in words)} of {len(words)}.</p>
 
 
 def predict_masked_words(encoder: Path, sentences: tuple[tuple[str, str, str], ...]) -> list[MaskedWord]:
-    """Predictions of a folder's masked-language model for (text before, word with its space, text after) each."""
+    """Predictions of a folder's masked language model for each (text before, word with its space, text after)."""
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 

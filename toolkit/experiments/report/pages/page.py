@@ -1,4 +1,4 @@
-"""The report as one HTML file that loads nothing: tables that sort and filter, figures, and the runs of each mean."""
+"""The report as one self-contained HTML file: sortable, filterable tables, figures, and the runs of each mean."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ class StudySection:
 
 @dataclass(frozen=True)
 class Introduction:
-    """Text of a page about one job, as HTML: its head, and what precedes the contents of sections."""
+    """HTML text of a page about one job: its head, and the beginnings of its sections."""
 
     title: str
     head: str
     before: Mapping[str, tuple[str, str]]
     """Title and first paragraphs of each section, by anchor."""
     sections: tuple[tuple[str, str, str], ...]
-    """Further ones: anchor, title, body."""
+    """Further sections: anchor, title, body."""
     order: tuple[str, ...]
-    """Anchors of the first sections."""
+    """Anchors of the sections that come first."""
     unigram: Mapping[str, float]
     """Cross-entropy of a unigram model on the held-out targets of the runs, by objective."""
     command: str
@@ -63,7 +63,7 @@ class Contents:
     studies: tuple[StudySection, ...]
     runs: tuple[RunCurves, ...]
     written: tuple[str, ...]
-    """Files beside the page, relative to it."""
+    """Paths of the other files, relative to the page."""
     machine: Mapping[str, str]
     date: str
     command: str = ""
@@ -75,10 +75,10 @@ class Contents:
 
 
 def render(contents: Contents, *, output: Path) -> str:
-    """The page; `output` is its folder, to which links to the cells' files are relative."""
+    """Return the page; links to the cells' files are relative to `output`, its folder."""
     package, results = files("toolkit.experiments.report.pages"), contents.results
     anchors = {} if results is None else row_anchors(results, contents.members)
-    # Empty ones are left out.
+    # Empty sections are left out.
     sections = [
         ("study", "Study", _studies(contents, anchors)),
         ("tables", "Scores", _tables(contents, anchors)),
@@ -104,7 +104,7 @@ def render(contents: Contents, *, output: Path) -> str:
     return html_page(
         title,
         "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies]),
-        # A page with an introduction is read as text, in shorter lines.
+        # A page with an introduction is mostly prose, which needs shorter lines.
         style=package.joinpath("report.css").read_text(encoding="utf-8")
         + ("" if introduction is None else "main { max-width: 900px; }\n"),
         script=package.joinpath("report.js").read_text(encoding="utf-8"),
@@ -165,13 +165,13 @@ def _tables(contents: Contents, anchors: Anchors) -> str:
 
 
 def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
-    """A section that a reader can fold; what a first look needs stays open."""
+    """A part of the page, folded unless it is needed at first glance (`is_open`)."""
     body = "\n".join(parts)
     return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
 
 
 def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
-    # Names of labels may break after an underscore, so that scores have room.
+    # Names of labels may wrap after an underscore, to leave room for scores.
     head = "".join(
         f"<th{'' if index < table.num_names else ' class=right'}>{escape(heading).replace('_', '_<wbr>')}</th>"
         for index, heading in enumerate(table.head)

@@ -12,7 +12,7 @@ from toolkit.experiments.report.compare.formats import DASH, number_text
 from toolkit.experiments.report.read.results import Results
 
 Anchors = Mapping[str, str]
-"""Ids on the page by name of a row, or by `pair_key`."""
+"""Ids on the page, by row name or `pair_key`."""
 
 
 def row_anchors(results: Results, members: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -26,12 +26,12 @@ def row_anchors(results: Results, members: Mapping[str, Sequence[str]]) -> dict[
 
 
 def pair_key(model: str, task: str) -> str:
-    """Key of a model's runs on a task; no name holds the character between."""
+    """Key of a model's runs on a task; no name contains the separator."""
     return f"{model}\0{task}"
 
 
 def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
-    """All runs by model and task, folded; `members` are models by configuration, and links are relative to `output`."""
+    """All runs by model and task, folded; `members` has the models by configuration; links are relative to `output`."""
     anchors = row_anchors(results, members)
     parts = ['<div class="runs"><p>Test scores are means of the runs at the chosen learning rate, in bold.</p>']
     for name, models in members.items():

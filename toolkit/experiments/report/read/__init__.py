@@ -1,1 +1,1 @@
-"""Grids and runs as values: scores, labels, curves, and what is missing."""
+"""Grids and runs as data: scores, labels, curves, and missing cells."""

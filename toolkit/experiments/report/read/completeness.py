@@ -1,4 +1,4 @@
-"""Cells that a grid file declares and that have no result: not run, failed, or diverged."""
+"""Cells that a grid file declares but that have no result: not run, failed, or diverged."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class MissingReason(StrEnum):
     NOT_RUN = "not run"
     FAILED = "failed"
     DIVERGED = "diverged"
-    """Final: a cell is a function of its declaration, so that its learning rate cannot be chosen."""
+    """Final: a cell depends only on its declaration, so its learning rate cannot be chosen."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _missing(folder: GridFolder, cell: Cell) -> MissingCell:
 
 
 def missing_summary(missing: Sequence[MissingCell]) -> str:
-    """'3 runs have no result: 2 not run, 1 diverged'; empty where none is missing."""
+    """'3 runs have no result: 2 not run, 1 diverged'; empty if none is missing."""
     numbers = {reason: sum(one.reason is reason for one in missing) for reason in MissingReason}
     parts = ", ".join(f"{number:,} {reason}" for reason, number in numbers.items() if number)
     have = "has" if len(missing) == 1 else "have"

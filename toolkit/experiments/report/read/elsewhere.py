@@ -1,4 +1,4 @@
-"""Scores that other tools made of models of a report: MTEB's cache of results, and EuroEval's JSON lines."""
+"""Scores that other tools gave a report's models: MTEB's cache of results, and EuroEval's JSON lines."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ from toolkit.tables import read_text
 MTEB, EUROEVAL = ELSEWHERE
 _DETAILS = ("eval_library", "additional_details")
 _NO_SCORES = ("speed", "speed_short", "bits_per_character")
-"""Metrics of EuroEval that are not in percent; of bits, fewer are better."""
+"""EuroEval metrics that are not in percent; for bits, lower is better."""
 _Form = TypeVar("_Form", bound=BaseModel)
 
 
 class _Given(NamedTuple):
-    """A score as a file has it, and where that is; `data` is what it is the mean over."""
+    """A score as given in a file, and its place there; `data` describes what it is averaged over."""
 
     place: str
     kind: str
@@ -65,7 +65,7 @@ class _Metric(BaseModel):
 
 
 class _Benchmark(BaseModel):
-    """A line of EuroEval's `euroeval_benchmark_results.jsonl`; from version 17 on in the form of Every Eval Ever."""
+    """A line of EuroEval's `euroeval_benchmark_results.jsonl`; since version 17 in the Every Eval Ever format."""
 
     model: str = Field(validation_alias=AliasChoices("model", AliasPath("model_info", "id")))
     dataset: str = Field(validation_alias=AliasChoices("dataset", AliasPath(*_DETAILS, "dataset")))
@@ -79,7 +79,7 @@ class _Benchmark(BaseModel):
     @field_validator("results")
     @classmethod
     def _main(cls, found: dict[str, float] | list[_Metric]) -> dict[str, float]:
-        """The main metric, which EuroEval names first, and its mean, given in percent."""
+        """The main metric, which EuroEval lists first, with its mean in percent."""
         scores = found.items() if isinstance(found, dict) else [(one.evaluation_name, one.score) for one in found]
         name, score = next((one for one in scores if one[0].startswith("test_")), ("", nan))
         if not isfinite(score):
@@ -95,18 +95,18 @@ class _Benchmark(BaseModel):
 
 
 def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequence[Path]) -> tuple[Results, str]:
-    """The results with the scores below a folder, and a sentence on models there that the report does not have.
+    """The results with the scores below a folder added, and a sentence on models there that the report lacks.
 
-    A score belongs to the model of a grid, or the run, whose name ends the name that the other tool has: MTEB and
-    EuroEval name a model after its path or its repository. Each is one observation, as of one fine-tuning seed.
+    A score is assigned to the grid's model, or the run, whose name is the end of the other tool's name for it: MTEB and
+    EuroEval name a model after its path or its repository. Each is one observation, like one fine-tuning seed.
 
     Raises:
-        UserError: a file is damaged, two scores are of one model and data set, models were scored on different data
+        UserError: a file is damaged, two scores have the same model and data set, models were scored on different data
             or by different metrics, or no score belongs to a model.
     """
     results = results or Results({}, (), {}, (), (), {})
     known, of_runs = {model.name for model in results.models}, [run.resolve().name for run in runs]
-    # A name that two runs share does not say whose a score is.
+    # A score under a name that two runs share could belong to either.
     alone = ((name, run) for name, run in zip(of_runs, runs, strict=True) if of_runs.count(name) == 1)
     models = [*results.models, *(ModelInfo(name, str(run)) for name, run in alone if name not in known)]
     names, kinds = [model.name for model in models], {task.name: task.kind for task in results.tasks}
@@ -151,13 +151,13 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
 
 
 def _owner(given: str, names: Iterable[str]) -> str | None:
-    """The model whose name is the given one, or ends it as the last part of a path; the longest of several."""
+    """Name of the model that equals the given name, or the last parts of it as a path; the longest if several do."""
     spelled = f"__{_as_folder(given).rstrip('_')}"
     return max((name for name in names if spelled.endswith(f"__{_as_folder(name)}")), key=len, default=None)
 
 
 def _as_folder(name: str) -> str:
-    """A name or path as MTEB writes it for a folder."""
+    """A name or path as MTEB writes it in folder names."""
     return name.replace("/", "__").replace(" ", "_")
 
 

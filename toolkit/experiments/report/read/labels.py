@@ -1,4 +1,4 @@
-"""Labels of models: those that a report knows by name, their values as numbers, and names that are made of them."""
+"""Labels of models: those that a report knows by name, their values as numbers, and names made from them."""
 
 import math
 import re
@@ -10,13 +10,13 @@ from toolkit.experiments.grid.declaration import Label
 SIZE = "size"
 """Models of each size get their own tables, as in the paper."""
 SEED = "seed"
-"""The seed of pretraining: models that differ in it alone are one configuration."""
+"""Pretraining seed: models that differ only in it are one configuration."""
 OBJECTIVE, START = "objective", "start"
 CLM_SHARE, MASK_RATIO, BUDGET = "clm_share", "mask_ratio", "budget_steps"
 STEP, TOKENS, FLOPS = "training_step", "training_tokens", "training_flops"
 PARAMETERS = "parameters"
 RUN = "run"
-"""Name of the model whose checkpoints are models."""
+"""Name of the grid's entry whose checkpoints are the models."""
 TOTALS = (TOKENS, FLOPS)
 """Totals of a training run, which differ between seeds by a few tokens."""
 DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
@@ -28,7 +28,7 @@ _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
 class Shown(NamedTuple):
-    """Labels that are axes of figures, those in which models of one line agree, and the order of their texts."""
+    """Labels used as axes of figures, labels in which the models of a line agree, and the order of their texts."""
 
     x: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
@@ -36,12 +36,12 @@ class Shown(NamedTuple):
 
 
 def title_of(label: str) -> str:
-    """A label as an axis names it."""
+    """Axis title of a label."""
     return _TITLES.get(label, label.replace("_", " "))
 
 
 def quantity(value: Label | None) -> float | None:
-    """A label as a number, `0.25` or a text such as `610m`; None if it is neither."""
+    """Numeric value of a label: a number such as `0.25`, or a text such as `610m`; None for any other."""
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         return float(match[1]) * _UNITS[match[2].lower()] if match else None
@@ -55,7 +55,7 @@ def quantity(value: Label | None) -> float | None:
 
 
 def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
-    """The fewest labels that tell groups apart and name each, texts rather than numbers; all labels together differ."""
+    """Minimal labels that distinguish groups and name each, preferably texts; all labels together must differ."""
     if len(groups) < 2:
         return []
     names = list(dict.fromkeys(name for group in groups for name in group))
@@ -69,7 +69,7 @@ def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
 
 
 def places_of(values: Iterable[Label], order: Sequence[Label] = ()) -> dict[Label, float]:
-    """Places of values: numbers and sizes where they are on an axis, others one by one, `order` first."""
+    """Axis places of values: numbers and sizes at their value, others one after another, `order` first."""
     found = list(dict.fromkeys(values))
     known = [*(value for value in order if value in found), *(value for value in found if value not in order)]
     numbers = [number for value in known if (number := quantity(value)) is not None]
@@ -77,20 +77,20 @@ def places_of(values: Iterable[Label], order: Sequence[Label] = ()) -> dict[Labe
 
 
 def order_of(values: Sequence[Label | None], places: Sequence[Mapping[Label, float]]) -> list[float]:
-    """Key that sorts by one label after the other, with `places_of` each; those without a label come last."""
+    """Key that sorts by each label in turn, given the `places_of` each; missing labels come last."""
     return [math.inf if value is None else known[value] for value, known in zip(values, places, strict=True)]
 
 
 def named_after(
     labels: Mapping[str, Label | None], names: Sequence[str], text_of: Callable[[Label], str] | None = None
 ) -> str:
-    """Some labels as a name: `CLM share 0.25, budget steps 12,000`."""
+    """Name made from some labels: `CLM share 0.25, budget steps 12,000`."""
     given = [(name, labels.get(name)) for name in names]
     return ", ".join(f"{title_of(name)} {(text_of or _short)(value)}" for name, value in given if value is not None)
 
 
 def names_after(groups: Sequence[Mapping[str, Label | None]], names: Sequence[str]) -> list[str]:
-    """A name for each group as of `named_after`; in full where short numbers, or a number and a text, look the same."""
+    """`named_after` for each group, in full if short numbers, or a number and a text, would look the same."""
     found = [named_after(group, names) for group in groups]
     return found if len(set(found)) == len(found) else [named_after(group, names, repr) for group in groups]
 

@@ -1,8 +1,8 @@
 """Labels of models that are checkpoints of this toolkit: budget, objectives, tokens and FLOPs, from their manifests.
 
-A manifest covers its own run and the runs that it continues. Where the first of these started from other weights,
-`start` names them, all counts are those since then, and there is no `clm_share`: how the weights were trained before
-is in another manifest, if in any.
+A manifest covers its own run and the runs that it continues. If the first of these started from other weights, `start`
+names them, all counts begin there, and there is no `clm_share`: how the weights were trained before is in another
+manifest, if in any.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,12 +41,12 @@ from toolkit.run.step_plan import schedule_of
 
 
 def with_manifest_labels(results: Results) -> Results:
-    """The results with the labels of the models' manifests; those of a grid file win."""
+    """The results with labels from the models' manifests added; labels in a grid file take precedence."""
     return replace(results, models=tuple(_labelled(model) for model in results.models))
 
 
 def other_corpora(results: Results) -> str:
-    """A sentence on models that were trained on different corpora, with their hashes; empty if there are none."""
+    """Sentence on models that were trained on different corpora, with the corpora's hashes; empty if there are none."""
     trained = dict[frozenset[str], list[str]]()
     for model in results.models:
         manifest, _ = _manifest_of(model) or (None, None)
@@ -66,7 +66,7 @@ def _labelled(model: ModelInfo) -> ModelInfo:
 
 
 def _manifest_of(model: ModelInfo) -> tuple[CheckpointManifest, RunFolder] | None:
-    """The manifest of a model that is a checkpoint or a run, and its run's folder; None of any other."""
+    """Manifest and run folder of a model that is a checkpoint or a run; None for any other model."""
     if model.path is None or not holds_checkpoints(path := Path(model.path)):
         return None
     try:
@@ -80,13 +80,13 @@ def _manifest_of(model: ModelInfo) -> tuple[CheckpointManifest, RunFolder] | Non
 
 
 def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str, Label]:
-    """Labels of a checkpoint; those that its settings and its run's metrics lack are left out."""
+    """Labels of a checkpoint, without those that its settings and its run's metrics do not provide."""
     labels: dict[str, Label] = {}
     settings = manifest.settings
     # An imported model that was not trained here would look like an untrained one.
     if manifest.step or not manifest.origin:
         labels |= {STEP: manifest.step, TOKENS: manifest.tokens}
-    # Else a merge would look like its last checkpoint.
+    # Otherwise a merge would look like its last checkpoint.
     if manifest.merged:
         labels["merged"] = len(manifest.merged)
     if start := start_of(manifest):
@@ -98,14 +98,14 @@ def manifest_labels(manifest: CheckpointManifest, folder: RunFolder) -> dict[str
         labels[PARAMETERS] = parameter_counts(ModelSettings.model_validate(settings["model"])).total
     labels |= _schedule_labels(manifest)
     lines, is_whole = history(folder, settings)
-    # Else steps of the run before would count at the rate of this one.
+    # Otherwise steps of the previous run would be counted at this run's rate.
     if is_whole and (flops := flops_up_to(lines, manifest.step)) is not None:
         labels[FLOPS] = flops
     return labels
 
 
 def start_of(manifest: CheckpointManifest) -> str:
-    """The start of a run: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
+    """What a run started from: "random", "clm-42k step 42000" (another run's checkpoint), or the name of a model."""
     origin = manifest.origin
     if "run" in origin:
         merged = f"{origin['merged']} merged up to " if "merged" in origin else ""
@@ -143,7 +143,7 @@ def _schedule_labels(manifest: CheckpointManifest) -> dict[str, Label]:
 
 
 def _mask_ratio(saved: object) -> Label | None:
-    """A mask ratio as a label: a number, or "0.4 to 0.15" of a ramp; None where there is none."""
+    """A mask ratio as a label: a number, or "0.4 to 0.15" for a ramp; None if absent."""
     if isinstance(saved, float):
         return saved
     try:
@@ -153,9 +153,9 @@ def _mask_ratio(saved: object) -> Label | None:
 
 
 def flops_up_to(lines: Sequence[Mapping[str, Any]], step: int) -> float | None:
-    """Model FLOPs of a run up to a step, from its metrics; None if they do not reach it or lack the rates.
+    """Model FLOPs of a run up to a step, from its metrics; None if these do not reach the step or lack the rates.
 
-    The rates of a line are means since the line before, so their quotient times the tokens in between is exact.
+    The rates of a line are means since the previous line, so their quotient times the tokens in between is exact.
     """
     total, tokens, reached = 0.0, 0, 0
     for line in lines:

@@ -1,6 +1,6 @@
-"""Results of grid folders: finished cells, the chosen learning rates, and what the grid files say of the models.
+"""Results of grid folders: finished cells, chosen learning rates, and the grid files' entries for the models.
 
-One name has to mean the same weights, or the same test data, in all of them.
+One name must mean the same weights, or the same test data, in all of them.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from toolkit.experiments.report.read.completeness import MissingCell, MissingRea
 from toolkit.experiments.report.read.labels import FLOPS, RUN, STEP, TOKENS, Shown
 from toolkit.experiments.report.read.tasks import ELSEWHERE, TaskInfo, tasks_with_cells
 
-# Settings in which cells of one table differ.
+# Settings that differ between cells of one table.
 _OF_A_CELL = ("learning_rate", "seed", "threads")
 
 
@@ -66,7 +66,7 @@ class Results:
 
     @cached_property
     def unfinished_rates(self) -> dict[tuple[str, str], list[float]]:
-        """Learning rates by (model, task) that might still be chosen: cells failed, or have not run; none diverged."""
+        """Learning rates by (model, task) that may still be chosen: cells failed or have not run, but none diverged."""
         diverged = {
             (*one.cell.group, one.cell.learning_rate) for one in self.missing if one.reason is MissingReason.DIVERGED
         }
@@ -78,36 +78,36 @@ class Results:
 
     @property
     def makers(self) -> dict[str, int]:
-        """Numbers of runs by the versions, device and dtype that made them; empty if unknown."""
+        """Number of runs by the versions, device and dtype that made them; empty if unknown."""
         found = Counter(map(_maker, self.cells))
         return {} if found.keys() == {"unknown"} else dict(found)
 
     @property
     def most_makers(self) -> int:
-        """The most of them that made scores of one task: pairs are fp32 beside what is trained in bf16."""
+        """Largest number of `makers` for a single task: minimal pairs are fp32 even if other tasks are bf16."""
         pairs = {(cell.task, _maker(cell)) for cell in self.cells}
         return max(Counter(task for task, _ in pairs).values(), default=0)
 
     @property
     def omission(self) -> str:
-        """A sentence on what tables lack; empty where they lack nothing."""
+        """Sentence on the models and tasks that tables lack; empty if they lack none."""
         names = first_few([f"{model} on {task}" for model, task in self.left_out])
         return f"left out, as no learning rate has all its seeds finished: {names}" if names else ""
 
     @property
     def unknown_labels(self) -> str:
-        """A sentence on labels that figures should show and no model has; empty where there are none."""
+        """Sentence on labels that figures should show but no model has; empty if there are none."""
         known = {name for model in self.models for name in model.labels or ()}
         lost = [name for name in dict.fromkeys((*self.shown.x, *self.shown.lines)) if name not in known]
         return f"no model with scores has the label {first_few(lost)}, which [report] names" if lost else ""
 
     def chosen(self, model: str, task: str) -> list[Score]:
-        """The cells at the chosen rate, by seed; none where no rate was chosen."""
+        """Cells at the chosen rate, sorted by seed; empty if no rate was chosen."""
         rate = self.rates.get((model, task))
         return [cell for cell in self.of(model, task) if cell.learning_rate == rate]
 
     def of(self, model: str, task: str) -> list[Score]:
-        """All cells of a model and task, by rate and seed."""
+        """All cells of a model and task, sorted by rate and seed."""
         return self._by_pair.get((model, task), [])
 
     @cached_property
@@ -123,7 +123,7 @@ def _maker(cell: Score) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> Results:
-    """Read grid folders, which may share models and tasks but not a pair of the two."""
+    """Read grid folders, which may share models and tasks but no (model, task) pair."""
     cells: dict[GridFolder, list[Score]] = {}
     rates: dict[tuple[str, str], float] = {}
     models: dict[str, ModelInfo] = {}
@@ -171,11 +171,11 @@ def read_results(folders: Iterable[Path]) -> Results:
 
 
 def _shown(file: Declaration) -> Shown:
-    """What figures of a grid show; by default every label that its models have, and FLOPs beside training steps."""
+    """Labels shown in figures of a grid; by default all labels of its models, and FLOPs if they have training steps."""
     labels = tuple(dict.fromkeys(name for model in file.models for name in model.labels or () if name != RUN))
     given = file.report
     x = (*labels, *([FLOPS] if STEP in labels else [])) if given.x is None else given.x
-    # How much a model took tells it apart from all others: FLOPs differ with the mask ratio alone.
+    # Totals would give every model its own line: FLOPs differ even if only the mask ratio does.
     lines = tuple(name for name in x if name not in (TOKENS, FLOPS)) if given.lines is None else given.lines
     return Shown(x, lines, given.order)
 
@@ -195,10 +195,10 @@ def _merged(before: ModelInfo | None, model: ModelInfo, grid: GridFolder) -> Mod
 
 
 def _check_comparable(cells: Mapping[GridFolder, Iterable[Score]]) -> None:
-    """Compare what cells of different grids were declared to be, as far as their folders are there.
+    """Compare the declarations of cells in different grids, as far as their folders exist.
 
-    Other weights of a model, or other test data of a task, are an error; other settings of a task are reported, since
-    tables do not show them.
+    Different weights of a model, or different test data of a task, are an error; different settings of a task are
+    reported, since tables do not show them.
     """
     models: dict[str, dict[Path, Record]] = {}
     tasks: dict[str, dict[Path, Record]] = {}

@@ -18,7 +18,7 @@ from toolkit.run.metrics import by_corpus, history, read_lines
 from toolkit.run.step_plan import schedule_of
 
 Curve = tuple[tuple[float, float], ...]
-"""(step, loss) in order."""
+"""(step, loss) pairs, in order."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class RunCurves:
     folder: Path
     training: Curve
     held_out: Mapping[tuple[str, str], Curve]
-    """Curves by objective and corpus; the corpus of means over all corpora is ""."""
+    """Curves by (objective, corpus); the corpus "" stands for the mean over all corpora."""
     switches: tuple[int, ...]
     settings: str | None
-    """run.toml."""
+    """Text of run.toml."""
     start: str | None = None
     """The checkpoint or model that it started from; None for random weights."""
 
@@ -43,9 +43,9 @@ class RunCurves:
 
 
 def repeats(runs: Sequence[RunCurves]) -> list[tuple[str, list[RunCurves]]]:
-    """Runs that differ in the seed alone, by what their names share; others one by one, by their titles.
+    """Runs that differ only in seed, by the shared part of their names; other runs one by one, by title.
 
-    They have come equally far: their mean would end with the shortest.
+    Runs of a group have reached the same step, as their mean would end with the shortest.
     """
     groups = dict[tuple[str, float], list[RunCurves]]()
     for run in runs:
@@ -54,7 +54,7 @@ def repeats(runs: Sequence[RunCurves]) -> list[tuple[str, list[RunCurves]]]:
 
 
 def _without_seed(run: RunCurves) -> str:
-    """Settings that repeats of a run share: all but the seed, the folder and the run to fork from."""
+    """Settings shared by runs that differ only in seed: everything except the seed, the folder and the fork source."""
     settings = {} if run.settings is None else tomllib.loads(run.settings)
     if "seed" not in settings.get("run", {}):
         return run.name
@@ -75,7 +75,7 @@ def is_run(folder: Path) -> bool:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
-    """Curves of runs that have some, named after their folders."""
+    """Curves of the runs that have any, named after their folders."""
     names = [folder.resolve().name for folder in folders]
     runs = [
         _read_run(folder, name if names.count(name) == 1 else str(folder), {one.resolve() for one in folders})
@@ -85,7 +85,7 @@ def read_runs(folders: Sequence[Path]) -> list[RunCurves]:
 
 
 def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
-    """Curves of a run over its whole life, but for what is drawn as another one's."""
+    """Curves of a run with the runs that it continues, unless these are drawn as runs of their own."""
     run = RunFolder(folder)
     try:
         lines = read_lines(run)
@@ -95,7 +95,7 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
     curves = curves_of(lines, name=name, folder=folder, settings=settings)
     trained = [line for line in lines if "loss" in line]
     start, switches = None, curves.switches
-    # Losses are drawn without a checkpoint too.
+    # Losses are drawn even without a checkpoint.
     with suppress(CheckpointError):
         manifest = run.newest_manifest()
         if manifest is not None and manifest.origin:
@@ -116,7 +116,7 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
 
 
 def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, settings: str | None = None) -> RunCurves:
-    """Curves of the lines of a metrics.jsonl."""
+    """Curves from the lines of a metrics.jsonl."""
     trained = [line for line in lines if "loss" in line]
     switches = [
         before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
@@ -132,7 +132,7 @@ def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, se
 
 
 def _per_target(line: Mapping[str, Any]) -> Any:
-    """Mean cross-entropy of a step's targets; the loss of a mixture is that of its objectives by weight."""
+    """Mean cross-entropy over a step's targets; the logged loss of a mixture weights its objectives instead."""
     if not (losses := line.get("losses")):
         return line.get("loss")
     targets = line["targets"]

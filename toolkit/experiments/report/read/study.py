@@ -1,4 +1,4 @@
-"""The models of a study, from its study.json, and the hours that their runs have taken."""
+"""Models of a study, from its study.json, and the hours that their runs have taken."""
 
 import json
 from dataclasses import dataclass
@@ -47,12 +47,12 @@ class StudyModel(BaseModel):
 
     @property
     def shown(self) -> str:
-        """Its name, and that it diverged."""
+        """The model's name, marked if it diverged."""
         return self.name if self.diverged is None else f"{self.name} (diverged at step {self.diverged:,})"
 
 
 def is_study(folder: Path) -> bool:
-    """True where `toolkit study` has written its plan."""
+    """True if `toolkit study` has written its plan there."""
     return StudyFolder(folder).summary_file.is_file()
 
 
@@ -83,6 +83,6 @@ def _hours(run: RunFolder, model: StudyModel) -> float | None:
     if len(lines) < 2:
         return None
     taken = sum((line["tokens"] - before["tokens"]) / line["tokens_per_second"] for before, line in pairwise(lines))
-    # Steps before its first line are taken to be as fast as the others.
+    # Steps before the first line are assumed to be as fast as the others.
     made = lines[-1]["step"] - lines[0]["step"]
     return float(taken / made * (lines[-1]["step"] - model.fork) / 3600)

@@ -1,4 +1,4 @@
-"""Data sets of the grids; folders of cells have the number of test items and the identity of the training data."""
+"""Data sets of the grids, with the number of test items and the identity of the training data from cell folders."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from toolkit.experiments.grid.cell_folder import CellFolder
 from toolkit.experiments.grid.cells import Score
 
 ELSEWHERE = ("MTEB", "EuroEval")
-"""Kinds of data sets whose scores other tools made: nothing was fine-tuned here, and there is no learning rate."""
+"""Kinds of data sets scored by other tools: nothing was fine-tuned here, and there is no learning rate."""
 PlaceOf = Callable[[Score], CellFolder]
 
 
@@ -23,13 +23,13 @@ class TaskInfo:
     majority: float | None = None
     """Score of the best answer that reads no text; None if there is none, or it is unknown."""
     num_test: int | None = None
-    """Items of the test split; None where no cell's folder is there."""
+    """Number of test items; None if no cell's folder exists."""
     training: str | None = None
     """Identity of the training data: cells of equal data, rate and seed are one fine-tuned model; None if unknown."""
 
 
 def tasks_with_cells(declared: Iterable[str], cells: Iterable[Score], place: PlaceOf) -> tuple[TaskInfo, ...]:
-    """Tasks that have cells, in the folders that `place` gives; declared ones first, in their order."""
+    """Tasks that have cells, whose folders `place` returns; declared tasks first, in their order."""
     found: dict[str, list[Score]] = {}
     for cell in cells:
         found.setdefault(cell.task, []).append(cell)
@@ -57,7 +57,7 @@ def _task(name: str, cells: list[Score], place: PlaceOf) -> TaskInfo:
 
 
 def majority_of(tasks: Sequence[TaskInfo]) -> float | None:
-    """Mean score of the best answers that read no text; None unless it is known of all."""
+    """Mean score of the best answers that read no text; None unless known for all tasks."""
     found = [task.majority for task in tasks if task.majority is not None]
     return math.fsum(found) / len(found) if found and len(found) == len(tasks) else None
 
