@@ -11,7 +11,7 @@ from toolkit.finetuning import EncoderSource, Initialization, Task, open_source
 
 
 def needs_export(model: str | Path) -> bool:
-    """Whether MODEL is a run or a checkpoint of this toolkit."""
+    """True if MODEL is a run or a checkpoint of this toolkit."""
     return holds_checkpoints(Path(model)) and not (Path(model) / "config.json").exists()
 
 

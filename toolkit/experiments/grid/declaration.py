@@ -89,7 +89,7 @@ class ModelEntry(Settings):
 
     @property
     def is_random(self) -> bool:
-        """Whether this is a twin of another model, with random weights."""
+        """True if this is a twin of another model, with random weights."""
         return self.path == RANDOM_WEIGHTS
 
     @property
@@ -122,7 +122,7 @@ class TaskEntry(Settings):
 
     @property
     def is_trained(self) -> bool:
-        """Whether the task trains; if not, models are scored as they are, in one cell."""
+        """True if the task trains; if not, models are scored as they are, in one cell."""
         return trains(self.kind, self.options)
 
     @property
@@ -241,7 +241,7 @@ class Grid(Settings):
 
 
 def trains(kind: str, options: Mapping[str, Any]) -> bool:
-    """Whether a task of this kind trains anything with these settings."""
+    """True if a task of this kind trains anything with these settings."""
     return kind not in UNTRAINED and options.get("steps") != 0
 
 

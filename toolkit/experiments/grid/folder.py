@@ -59,7 +59,7 @@ class GridFolder:
         return str(self.path)
 
     def is_grid(self) -> bool:
-        """Whether a grid has written to this folder."""
+        """True if a grid has written to this folder."""
         return any(file.is_file() for file in (self.results_file, self.selected_file, self.declaration_file))
 
     def place(self, cell: Cell) -> CellFolder:

@@ -68,11 +68,11 @@ class GridView:
         return self.totals.total() - self.num_done - len(self.failed)
 
     def has_ended(self, cell: Cell) -> bool:
-        """Whether a cell has finished or failed."""
+        """True if a cell has finished or failed."""
         return cell in self.scores or cell in self.diverged or cell in self.failed
 
     def is_over(self) -> bool:
-        """Whether no cell is left, or no command runs them."""
+        """True if no cell is left, or no command runs them."""
         return not self.num_left or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:

@@ -69,7 +69,7 @@ class GridJob(Job):
         self._prepared: dict[tuple[str, str], PreparedTask | UserError] = {}
 
     def is_done(self, item: Item) -> bool:
-        """Whether a cell has scores, or diverged with its current declaration."""
+        """True if a cell has scores, or diverged with its current declaration."""
         place = self._place(item)
         return place.score is not None or (place.diverged is not None and place.declared == item.payload.record)
 

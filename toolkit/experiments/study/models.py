@@ -87,7 +87,7 @@ class _Family:
             self._base.get("checkpoint", {}).pop(key, None)
 
     def knows(self, source: str) -> bool:
-        """Whether a source is a model found already, or the folder of a run."""
+        """True if a source is a model found already, or the folder of a run."""
         return source in self.models or RunFolder(source).settings_file.is_file()
 
     def add(self, number: int, block: ModelBlock) -> None:
@@ -275,5 +275,5 @@ def _phase(part: str, text: str) -> dict[str, Any]:
 
 
 def _has_shares(schedule: Any) -> bool:
-    """Whether a schedule has lengths that are shares of `train.steps`."""
+    """True if a schedule has lengths that are shares of `train.steps`."""
     return isinstance(schedule, list) and any(isinstance(phase, dict) and "fraction" in phase for phase in schedule)

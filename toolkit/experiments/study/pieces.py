@@ -58,7 +58,7 @@ class StudyJob(Job):
         self._is_stopped = self._listens = False
 
     def is_done(self, item: Item) -> bool:
-        """Whether the run has the checkpoint at which the piece ends, or a later one."""
+        """True if the run has the checkpoint at which the piece ends, or a later one."""
         task: Training = item.payload
         return RunFolder(task.run).newest_step() >= task.until
 

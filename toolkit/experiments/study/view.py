@@ -62,7 +62,7 @@ class StudyView:
             self.steps[name] = max(self.steps[name], self._speed.read(self._tree.leaves[name]))
 
     def is_over(self) -> bool:
-        """Whether all pieces have ended, or no process trains them."""
+        """True if all pieces have ended, or no process trains them."""
         return not self._claims.left or not self._running
 
     def news(self) -> Iterator[Line]:
