@@ -20,7 +20,7 @@ _Int64s = npt.NDArray[np.int64]
 class FrameIds:
     """Ids that may come before documents (`front`) and after them (`back`).
 
-    `last` are for a document that ends with none of these: only its last id is looked at, since texts may have others.
+    `last` are for a document that ends with none of `back`: only its final id counts, since texts may have others.
     """
 
     front: tuple[int, ...]

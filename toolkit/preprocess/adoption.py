@@ -251,7 +251,7 @@ def examine_pair(
 
     Return its entry of corpus.json, its counts for an `Adoption`, and the number of its ids that are `end_id`.
     """
-    # Mapped only while this pair is read: a large corpus has more pairs than the system allows mappings.
+    # Mapped only while this pair is read: a large corpus may have more pairs than the system allows mappings.
     shard, (bin_path, idx_path) = Shard(prefix), file_names(prefix)
     counter = FrameCounter(shard, frame_ids)
     digest, position, num_ends = hashlib.sha256(), 0, 0

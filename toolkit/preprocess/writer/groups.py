@@ -1,7 +1,7 @@
 """Groups of sources: which sources each has, where it is written, and its shards under the corpus's names.
 
 corpus/unfinished/                  exists until the corpus is finished
-corpus/unfinished/begun.json        which corpus is in progress (begun.py)
+corpus/unfinished/begun.json        which corpus is being made, and how (begun.py)
 corpus/unfinished/00003/            a complete group: group.json, sample.jsonl, shard-00000.bin .idx, holdout/
 corpus/unfinished/.00003.*.partial  the same while it is written; the next process removes those of a killed one
 corpus/unfinished/00003.screened/   the documents left out of it (screening/documents.py)
