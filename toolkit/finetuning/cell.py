@@ -248,7 +248,7 @@ def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result
 
 
 def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) -> str:
-    """Text of README.md: usage and scores. Models and data go by their names, not by their paths on this machine."""
+    """Text of README.md: usage and scores. Models and data by name, not by path on this machine."""
     scores = {"validation": result.validation, "test": result.test}
     known = result.test or result.validation or {}
     model, metrics = Path(result.model).name, sorted(known, key=lambda metric: metric != result.metric)

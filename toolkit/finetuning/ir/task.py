@@ -155,7 +155,7 @@ class Retrieval(Task[JudgedSplits]):
         return features
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder with the tokenizer that makes the inputs: its own one if it is a SentenceTransformer."""
+        """The encoder with the tokenizer that makes the inputs: its own if it is a SentenceTransformer."""
         own = None if self.is_paper else with_modules(source, max_length=self.settings.max_length)
         return super().framed(source) if own is None else own
 

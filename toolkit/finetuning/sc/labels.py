@@ -64,7 +64,7 @@ class LabelKind(ABC):
         return next((one for one in labels if one not in self.classes), None)
 
     def opened(self, rows: list[Example]) -> list[Example]:
-        """The rows of a split that may lack labels, with None in place of values that stand for no label."""
+        """The rows of a split that may lack labels, with placeholder labels replaced by None."""
         return rows
 
     def check(self, rows: LabelledRows) -> None:  # noqa: B027
@@ -193,7 +193,7 @@ class NumberLabels(LabelKind):
         return float(logits[0]) * self.deviation + self.mean
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
-        """`pearson` and `spearman`, the two correlations; 0 where all predictions are equal."""
+        """`pearson` and `spearman`, the two correlations; 0 if all predictions are equal."""
         from scipy import stats
 
         with warnings.catch_warnings():
