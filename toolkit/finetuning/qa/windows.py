@@ -23,7 +23,7 @@ class Window:
         offsets: (S, 2), each token's characters in the context; -1 for tokens outside the context.
         null_position: the first special token, which stands for "no answer".
         begin: first character of the context that the window covers.
-        end: first character after those.
+        end: first character after the covered ones.
     """
 
     inputs: Encoded
