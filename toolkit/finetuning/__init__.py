@@ -1,7 +1,7 @@
 """Fine-tuning of encoders on labelled data, through transformers' Trainer.
 
-A `Task` is a family of data sets, from files to scores; `prepare` and `run_cell` run one on prepared data. Imports
-torch and transformers on first use only: `toolkit finetune --help` needs the settings alone.
+A `Task` is a family of data sets, from files to scores; `prepare`, then `run_cell` run one. torch and transformers are
+imported on first use only: `toolkit finetune --help` needs just the settings.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ _ON_FIRST_USE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for."""
+    """Import names that need torch on first access."""
     for module, names in _ON_FIRST_USE.items():
         if name in names:
             from importlib import import_module

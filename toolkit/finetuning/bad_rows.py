@@ -1,7 +1,7 @@
-"""Records of a data set that cannot be used: one rule for all readers.
+"""Unusable records of a data set: one rule for all readers.
 
-A reader raises `BadRowError` for a record. `bad_rows = "error"` makes that an error of the run, "skip" leaves the
-record out; what was left out is counted by reason, printed, and in `result.json`.
+A reader raises `BadRowError` for such a record. `bad_rows = "error"` makes the run fail, "skip" leaves the record out;
+records left out are counted by reason, printed, and listed in `result.json`.
 """
 
 import re
@@ -28,13 +28,13 @@ class Labels(Enum):
     OPTIONAL = auto()
     """Read them: they are predicted."""
     UNUSED = auto()
-    """Read them, and rows whose labels cannot be read: nothing is scored."""
+    """Read them, and rows with unreadable labels: nothing is scored."""
 
 
 class BadRowError(UserError):
     """A record that cannot be used.
 
-    `reason` is the same for all records that lack the same; by default the problem, without what was found.
+    `reason` is the same for all records with the same problem; by default the problem, without what was found.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class BadRowError(UserError):
 
 @dataclass
 class BadRows:
-    """The rule, and what has been found so far: places by file and reason."""
+    """The policy, and the findings so far: places by file and reason."""
 
     policy: Literal["error", "skip"] = "error"
     found: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def each(self, file: object, items: Iterable[ItemT], read: Callable[[ItemT], ResultT]) -> list[ResultT]:
-        """What `read` makes of each item of a file, without those that cannot be used.
+        """Return the results of `read` for the items of a file, without the unusable ones.
 
         Raises:
-            UserError: an item cannot be used and none may be left out, or no item is left.
+            UserError: an item is unusable and none may be left out, or no item is left.
         """
         good, is_empty = list[ResultT](), True
         for item in items:
@@ -71,11 +71,11 @@ class BadRows:
         return good
 
     def note(self, file: object, reason: str, place: str) -> None:
-        """Keep that a record was left out, or used in another way."""
+        """Record that a row was left out, or used in another way."""
         self.found.setdefault((str(file), reason), []).append(place.removeprefix(f"{file}, "))
 
     def show(self) -> None:
-        """Print what was found."""
+        """Print the findings."""
         for (file, reason), places in self.found.items():
             console().print(f"{file}: {counted(len(places), 'row')} {reason} ({first_few(places, _MOST_NAMED)})")
 
@@ -89,11 +89,11 @@ class BadRows:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedData:
-    """What the examples of every family of ours have.
+    """Base class of a family's examples.
 
     Attributes:
-        bad: what was found in their files.
-        is_scored: False where no test row has a label: there are predictions then, and no scores.
+        bad: bad rows found in their files.
+        is_scored: False if no test row has a label: there are predictions, but no scores.
     """
 
     bad: BadRows = field(default_factory=BadRows)

@@ -1,4 +1,4 @@
-"""A cell: one encoder, one task, one learning rate and one seed, on data that were read and tokenized before.
+"""A cell: one encoder, one task, one learning rate and one seed, on data that is already read and tokenized.
 
 Prepare (read the files, open the encoder, tokenize) -> draw the head -> train -> answer -> decode -> score -> write.
 One process can run many cells on one preparation.
@@ -83,7 +83,7 @@ class FinetuningResult(Settings):
 
 
 class Keep(StrEnum):
-    """Things that a run leaves behind beside its scores and predictions."""
+    """Outputs of a run other than scores and predictions."""
 
     MODEL = "model"
     SCORES = "scores"
@@ -102,7 +102,7 @@ class PreparedTask:
 
     @property
     def dataset(self) -> str:
-        """Name of the data set; without one, what the family calls its files."""
+        """Name of the data set; if unnamed, the family's name for its files."""
         return self.task.dataset(self.files) if self.dataset_name is None else self.dataset_name
 
 
@@ -114,7 +114,7 @@ def prepare(
     *,
     dataset_name: str | None = None,
 ) -> PreparedTask:
-    """Tokenize what `task.read(files)` gave, for an encoder; `dataset_name` is in results, if not the files' own."""
+    """Tokenize the result of `task.read(files)` for an encoder; `dataset_name` replaces the files' own in results."""
     source = task.framed(source)
     if isinstance(data, CheckedData):
         data.bad.show()
@@ -131,13 +131,13 @@ def run_cell(
 ) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
 
-    A cell that is stopped is redone: it has left nothing behind, and what an earlier one wrote there is as it was.
+    A stopped cell is redone: it leaves nothing behind, and the results of an earlier one in `output` are unchanged.
 
     Args:
-        model_name: name of the model in the results, if not the source's.
-        keep: `SCORES` leaves `model/` out.
-        training: folder of trained weights, for cells that differ in their test data alone: what one of them leaves
-            there, the next one answers with. None: the cell trains for itself.
+        model_name: name of the model in the results; by default the source's.
+        keep: `SCORES` does not write `model/`.
+        training: folder of trained weights shared by cells that differ only in their test data: the first one saves
+            them there, the next ones load them. None: the cell trains its own.
 
     Raises:
         NonFiniteError: the training diverged.
@@ -180,7 +180,7 @@ def _run(
     )
     if keep is Keep.MODEL:
         _save_model(prepared, network, unfinished / _MODEL, result)
-    # While there is a result.json, everything beside it is of the same run.
+    # As long as there is a result.json, everything beside it is from the same run.
     (output / _RESULT).unlink(missing_ok=True)
     shutil.rmtree(output / _MODEL, ignore_errors=True)
     if keep is Keep.MODEL:
@@ -191,7 +191,7 @@ def _run(
 
 
 def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) -> None:
-    """Refuse what no rate could be chosen by: every later start of a grid would find a result that is damaged."""
+    """Refuse missing or non-finite scores: they choose no rate, and a restarted grid finds a damaged result."""
     for split, found in scores.items():
         for name in dict.fromkeys((task.metric, *found)):
             if not math.isfinite(found.get(name, math.nan)):
@@ -203,7 +203,7 @@ def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) 
 
 @contextmanager
 def _unfinished(output: Path, source: EncoderSource) -> Iterator[Path]:
-    """A folder beside the results for what is not whole yet."""
+    """Temporary folder beside the results for incomplete output."""
     _check_replaceable(output / _MODEL, source)
     folder = output / _UNFINISHED
     shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +230,7 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result: FinetuningResult) -> None:
-    """Write a new folder: what a former run left in one would be loaded with this one's weights."""
+    """Write a new folder: files left by a former run would be loaded together with these weights."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
@@ -248,13 +248,13 @@ def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result
 
 
 def _model_card(prepared: PreparedTask, result: FinetuningResult, folder: Path) -> str:
-    """The text of README.md: use and scores. Models and data by their names, not by their places on this machine."""
+    """Text of README.md: usage and scores. Models and data by name, not by path on this machine."""
     scores = {"validation": result.validation, "test": result.test}
     known = result.test or result.validation or {}
     model, metrics = Path(result.model).name, sorted(known, key=lambda metric: metric != result.metric)
     title = f"{model}-{result.dataset}"
     use = prepared.task.usage(folder).replace(str(folder), title)
-    # What stands in front of the last name in lower case: `transformers` of `transformers.pipeline(...)`.
+    # The module path, in lower case: `transformers` in `transformers.pipeline(...)`.
     module = re.match(r"[a-z_]+(?:\.[a-z_]+)*(?=\.)", use)
     rows = [[split, *(f"{found[metric]:.4f}" for metric in metrics)] for split, found in scores.items() if found]
     told = f"{result.steps:,} updates, peak learning rate {result.learning_rate:g}, seed {result.seed}"

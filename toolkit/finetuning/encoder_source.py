@@ -1,4 +1,4 @@
-"""Opening of MODEL: an encoder that stock transformers loads, and its tokenizer."""
+"""Configuration and tokenizer of MODEL, an encoder that stock transformers loads."""
 
 import copy
 import inspect
@@ -33,15 +33,15 @@ _NO_LIMIT = 10**6
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """MODEL, opened: what a task needs to know before weights are loaded.
+    """MODEL, opened: everything a task needs before weights are loaded.
 
     Attributes:
-        config: its configuration, with bidirectional attention unless that was not asked for.
-        max_length: tokens of an input that model, tokenizer and settings accept, special tokens included.
+        config: its configuration, with bidirectional attention if requested.
+        max_length: longest input in tokens that model, tokenizer and settings accept, special tokens included.
         accepted: names of the arguments that the encoder's forward takes.
-        initialization: whether the encoder's weights are read or drawn.
-        origin: folder that it was read from, or the checkpoint that it was made from; None for one of the hub.
-        modules: what follows the encoder of a SentenceTransformer, for retrieval.
+        initialization: whether the encoder's weights are loaded or random.
+        origin: folder that it was read from, or the checkpoint that it was made from; None for a hub model.
+        modules: modules after the encoder in a SentenceTransformer, for retrieval.
     """
 
     model: str
@@ -62,10 +62,10 @@ def open_source(
     origin: Path | None = None,
     attention: AttentionKind | None = AttentionKind.BIDIRECTIONAL,
 ) -> EncoderSource:
-    """Configuration and tokenizer of a local folder or a hub id.
+    """Open a local folder or a hub id: configuration and tokenizer.
 
-    `max_length` is by default what model and tokenizer accept; `origin` is the checkpoint that `model` was made from.
-    With `attention` None decoders stay as they are.
+    `max_length` defaults to the limit of model and tokenizer; `origin` is the checkpoint that `model` was made from.
+    With `attention=None`, decoders are left as they are.
     """
     if not model:
         raise UserError(
@@ -94,7 +94,7 @@ def open_source(
 
 @contextmanager
 def model_loading(model: str) -> Iterator[None]:
-    """Turn what transformers raises about `model` into one message."""
+    """Turn errors that transformers raises about `model` into a `UserError`."""
     try:
         with quiet_transformers():
             yield
@@ -131,7 +131,7 @@ def _check_encoder(model: str, config: PretrainedConfig, attention: AttentionKin
 
 
 def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse what transformers makes without a tokenizer's files, which knows special tokens alone."""
+    """Refuse the tokenizer that transformers makes without tokenizer files, which has only special tokens."""
     added, ids = tokenizer.get_added_vocab(), tokenizer.get_vocab()
     largest = max((number for token, number in ids.items() if token not in added), default=None)
     if ids.keys() <= set(tokenizer.all_special_tokens):
@@ -148,13 +148,13 @@ def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrained
 
 
 def is_decoder(config: PretrainedConfig) -> bool:
-    """True of the kinds of models that transformers has as causal language models alone."""
+    """Whether transformers has this model type only as a causal language model."""
     kind = config.model_type
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def looks_ahead(config: PretrainedConfig) -> bool:
-    """Try a small random model of this kind, whose configuration says so: does a token see later ones?"""
+    """Whether tokens attend to later ones with `is_causal = False`, tried on a small random model of this type."""
     small = copy.deepcopy(config)
     small.is_causal = False
     small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, 0
@@ -164,7 +164,7 @@ def looks_ahead(config: PretrainedConfig) -> bool:
         with torch.random.fork_rng(), torch.no_grad():
             network = AutoModel.from_config(small, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
             first = [network(torch.tensor([[1, 2, last]])).last_hidden_state[0, 0] for last in (3, 4)]
-    except Exception:  # Kinds with shapes of their own, not requested here.
+    except Exception:  # Model types with other shape settings, which this does not adapt.
         return False
     return not torch.equal(*first)
 
@@ -174,7 +174,7 @@ def longest_input(encoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
     limits = [int(tokenizer.model_max_length), getattr(encoder.config, "max_position_embeddings", None) or _NO_LIMIT]
     for name, module in encoder.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa counts positions from the one after its padding position.
+            # RoBERTa's positions start after its padding position.
             reserved = 0 if module.padding_idx is None else module.padding_idx + 1
             limits.append(module.num_embeddings - reserved)
     return min(limits)

@@ -1,9 +1,9 @@
-"""Networks that are fine-tuned: encoders loaded whole or not at all, and the recipe's small head for whole inputs.
+"""Networks to fine-tune: encoders, loaded completely or refused, and the recipe's small sequence-level head.
 
-EuroBERT, ModernBERT and their like have such a head of their own in transformers (`classifier_pooling="mean"`), so
-their stock class is used and the saved folder needs nothing of ours. Every other encoder gets the same head from here;
-its folder is the encoder's, with the head in a file beside it, and without names of labels: a stock class would make a
-random head and answer under them. All weights are fp32, whatever the folder holds.
+EuroBERT, ModernBERT and similar models have this head in transformers (`classifier_pooling="mean"`), so their stock
+class is used and the saved folder loads without this toolkit. Every other encoder gets the same head from here; its
+folder is the encoder's, plus a file with the head, and has no label names: a stock class would make a random head and
+predict under those names. All weights are fp32, whatever the dtype in the folder.
 
 Shapes: B inputs, S positions in an input, D model width.
 """
@@ -80,11 +80,11 @@ def load_network(
     device: str | None = None,
     **config_changes: Any,
 ) -> PreTrainedModel:
-    """Load an encoder, or one with a stock head, in fp32; what is new is drawn from torch's global generator.
+    """Load an encoder, with or without a stock head, in fp32; new weights are drawn from torch's global generator.
 
-    Weights of the encoder that are missing are an error, as are those of a language model's head: some stock classes
-    look for them under another name than the folder has, and would go on with random ones after a warning. The device
-    `meta` checks that alone, and reads none.
+    Missing weights of the encoder or of a language model's head are an error: some stock classes look for them under
+    other names than the folder's, and would only warn and go on with random ones. On the device `meta`, only this is
+    checked and no weights are read.
     """
     config = copy.deepcopy(source.config)
     if labels:
@@ -101,7 +101,7 @@ def load_network(
     _check_whole(network, missing, source)
     embedding = network.get_input_embeddings()
     if isinstance(embedding, nn.Embedding) and config.pad_token_id == config.eos_token_id:
-        # In the recipe's tokenizer the padding token is the end-of-text token as well: let its embedding learn.
+        # The recipe's tokenizer pads with the end-of-text token: let its embedding learn.
         embedding.padding_idx = None
     return network
 
@@ -109,7 +109,7 @@ def load_network(
 def _read_network(
     auto_class: Any, source: EncoderSource, config: PretrainedConfig, device: str | None
 ) -> tuple[PreTrainedModel, set[str]]:
-    """The model of a folder and the names that it lacks, read again without what a wrapper put in front of all."""
+    """Return a folder's model and the names that it lacks; a prefix that a wrapper put before all names is dropped."""
     options: dict[str, Any] = {"config": config, "dtype": torch.float32, "device_map": device}
     read = partial(
         auto_class.from_pretrained, source.model, output_loading_info=True, trust_remote_code=False, **options
@@ -127,7 +127,7 @@ def _read_network(
 
 
 def _check_whole(network: PreTrainedModel, missing: set[str], source: EncoderSource) -> None:
-    """Refuse an encoder that lacks weights, or a language model without its head: that is not new."""
+    """Refuse missing weights of an encoder or of a language model's head: only a task's head is new."""
     is_encoder, prefix = network.base_model is network, f"{network.base_model_prefix}."
     # Masked-language models are saved without the pooler that some encoders have, and nothing here uses one.
     names = sorted(name for name in missing if ".pooler." not in f".{name}")
@@ -146,19 +146,19 @@ def _check_whole(network: PreTrainedModel, missing: set[str], source: EncoderSou
 
 
 def new_classifier(source: EncoderSource, labels: Sequence[str], *, problem_type: str) -> nn.Module:
-    """An encoder with a fresh head for whole inputs: mean pooling -> dense -> GELU -> linear."""
+    """An encoder with a new sequence-level head: mean pooling -> dense -> GELU -> linear."""
     kind = type(source.config)
     if hasattr(kind, "classifier_pooling") and kind in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         changes: dict[str, Any] = {"problem_type": problem_type, "classifier_pooling": "mean"}
         return load_network(AutoModelForSequenceClassification, source, labels=labels, **changes)
-    # Numbered as in a configuration without labels, which then has none: MODEL may be a classifier itself.
+    # The default names, which the saved configuration omits: MODEL may itself be a classifier with labels.
     unnamed = [f"LABEL_{number}" for number in range(2)]
     encoder = load_network(AutoModel, source, labels=unnamed, problem_type=None)
     return MeanPoolingClassifier(encoder, len(labels), problem_type=problem_type)
 
 
 def save_classifier(classifier: nn.Module, folder: Path) -> None:
-    """Write the folder from which AutoModel loads the encoder and `load_classifier` the whole."""
+    """Write the folder from which AutoModel loads the encoder, and `load_classifier` encoder and head."""
     if isinstance(classifier, MeanPoolingClassifier):
         classifier.encoder.save_pretrained(folder)
         weights = classifier.state_dict().items()
@@ -170,12 +170,12 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
 
 
 def has_head_file(folder: Path) -> bool:
-    """True if the head of a `model/` folder is a file beside the encoder's."""
+    """Whether a `model/` folder has its head in a file beside the encoder's."""
     return (folder / _HEAD_FILE).is_file()
 
 
 def read_labels(folder: Path) -> list[Any] | None:
-    """Labels of the outputs of a fine-tuned folder, with their types; None where a number is answered."""
+    """Labels of a fine-tuned folder's outputs, with their types; None for regression."""
     path = folder / LABELS_FILE
     labels: list[Any] | None = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
     return labels
@@ -186,8 +186,8 @@ class TextClassifier:
 
     Attributes:
         network: ids and mask in, logits out; fp32, in evaluation mode.
-        tokenizer: the one that made the inputs of training.
-        labels: of the outputs, with their types; None where a number is answered.
+        tokenizer: the one used in training.
+        labels: labels of the outputs, with their types; None for regression.
     """
 
     def __init__(self, network: nn.Module, folder: Path, *, problem_type: str | None) -> None:
@@ -203,7 +203,7 @@ class TextClassifier:
 
     @torch.no_grad()
     def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
-        """The label of each text, or of each pair with a second text: a class, a number, or a list of labels."""
+        """Predict the label of each text, or of each pair of texts: a class, a number, or a list of labels."""
         given = [[column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None]
         answers: list[Any] = []
         for start in range(0, len(given[0]), _ROWS):
@@ -214,7 +214,7 @@ class TextClassifier:
 
 
 def load_classifier(folder: Path | str) -> TextClassifier:
-    """The fine-tuned classifier of a `model/` folder: called on texts, it gives their labels."""
+    """Load the fine-tuned classifier of a `model/` folder; called on texts, it returns their labels."""
     folder = Path(folder)
     if not has_head_file(folder):
         whole = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)

@@ -19,13 +19,13 @@ Encoded = dict[str, list[int]]
 
 
 def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper"]) -> EncoderSource:
-    """The encoder with a tokenizer that makes inputs by itself: here, and wherever the fine-tuned folder is loaded.
+    """The encoder with a tokenizer that makes complete inputs, here and wherever the fine-tuned folder is loaded.
 
-    `standard` keeps what the tokenizer puts around a text, adds its end of text where it adds none, and puts a line
-    break between the texts of a pair where it has no template for pairs. `paper` has an end of text alone.
+    `standard` keeps the special tokens that the tokenizer adds, appends its end-of-text token if it adds no end, and
+    puts a line break between the texts of a pair if it has no pair template. `paper` adds only an end-of-text token.
 
     Raises:
-        UserError: something has to be added, and the tokenizer is none that could be changed.
+        UserError: something has to be added, and the tokenizer cannot be changed.
     """
     tokenizer, is_paper = copy.deepcopy(source.tokenizer), protocol == "paper"
     end_id = missing_end_id(tokenizer)
@@ -60,7 +60,7 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
 
 
 def fitted_source(source: EncoderSource, tokenizer: PreTrainedTokenizerBase, *, longest: int) -> EncoderSource:
-    """The encoder with a tokenizer that gives what it takes, in inputs of so many tokens."""
+    """Return the encoder with a tokenizer limited to the inputs that it accepts and to `longest` tokens."""
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
     tokenizer.model_max_length = longest
     return replace(source, tokenizer=tokenizer)
@@ -69,9 +69,9 @@ def fitted_source(source: EncoderSource, tokenizer: PreTrainedTokenizerBase, *, 
 def encode_texts(
     source: EncoderSource, first: Sequence[str], pairs: Sequence[str] | None = None
 ) -> tuple[list[Encoded], int]:
-    """Inputs from texts, or pairs of texts, as the tokenizer of `framed_source` makes them.
+    """Tokenize texts, or pairs of texts, with the tokenizer of `framed_source`.
 
-    Also returns how many were too long and were truncated.
+    Also returns how many were truncated.
     """
     tokenizer, longest, second = source.tokenizer, source.max_length, None if pairs is None else list(pairs)
     num_special = tokenizer.num_special_tokens_to_add(pair=second is not None)
@@ -84,12 +84,12 @@ def encode_texts(
 
 
 def input_row(encoded: BatchEncoding, row: int, source: EncoderSource, *, longest: int | None = None) -> Encoded:
-    """The input of a row, cut at so many tokens: of what the tokenizer returns, what the encoder takes."""
+    """Input of a row, cut to `longest` tokens: the tokenizer's outputs that the encoder accepts."""
     return {name: list(encoded[name][row][:longest]) for name in encoded if name in source.accepted}
 
 
 def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None:
-    """Refuse a length below which tokenizers drop the text, or truncate nothing at all."""
+    """Refuse a maximum length so short that tokenizers drop the text, or do not truncate at all."""
     if max_length < num_special + num_texts:
         raise UserError(
             f"max_length = {max_length} leaves no room for text: the tokenizer adds "
@@ -99,7 +99,7 @@ def check_room(max_length: int, num_special: int, *, num_texts: int = 1) -> None
 
 
 def check_tells_offsets(source: EncoderSource) -> None:
-    """Refuse a tokenizer that does not tell which characters its tokens stand for."""
+    """Refuse a tokenizer that does not return the character offsets of its tokens."""
     if not source.tokenizer.is_fast:
         raise UserError(
             f"the tokenizer of {source.model} ({type(source.tokenizer).__name__}) does not tell which characters its "
@@ -108,7 +108,7 @@ def check_tells_offsets(source: EncoderSource) -> None:
 
 
 def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The end-of-text token where the tokenizer has one and does not end texts itself, else None."""
+    """Id of the end-of-text token if the tokenizer has one and does not end texts itself, else None."""
     single = tokenizer("a").input_ids
     ends = {tokenizer.eos_token_id, tokenizer.sep_token_id} - {None}
     end_id: int | None = tokenizer.eos_token_id
@@ -116,9 +116,9 @@ def missing_end_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Encoded], int]:
-    """Encode texts as the paper's authors do: the end-of-text token as a string after the text, nothing in front.
+    """Encode texts as the paper's authors do: the end-of-text token appended as a string, nothing prepended.
 
-    Truncation, to 99 % of what the model takes, may remove that token, as theirs does.
+    Truncation, to 99 % of the model's limit, may remove that token, as theirs does.
     Also returns how many texts were truncated.
     """
     tokenizer = source.tokenizer
@@ -129,14 +129,14 @@ def paper_inputs(texts: Sequence[str], source: EncoderSource) -> tuple[list[Enco
 
 
 def paper_length(source: EncoderSource) -> int:
-    """The paper's longest input in tokens: 99 % of what the model takes, such as 2,028 of 2,048."""
+    """The paper's longest input in tokens: 99 % of the model's limit, such as 2,028 of 2,048."""
     return max(1, round(source.max_length * 0.99))
 
 
 def check_not_empty(rows: Sequence[Encoded], place: str, numbers: Sequence[int] | None = None) -> None:
-    """Refuse an input without a single token, which has nothing to pool.
+    """Refuse an input without tokens: there is nothing to pool.
 
-    The message names its row of `place`, by `numbers` where the inputs are not all rows.
+    The message names its row of `place`, from `numbers` if the inputs are not all rows.
     """
     for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
         if not row["input_ids"]:

@@ -1,7 +1,7 @@
-"""The compute dtype of fine-tuning, bf16 autocast where it is faster, and what else scores depend on.
+"""Compute dtype of fine-tuning (bf16 autocast where it is faster), and whatever else scores depend on.
 
-Weights stay fp32 and are cast at every use: on a CPU less is gained than by pretraining's bf16 weights, and so it is
-timed by itself.
+Weights stay fp32 and are cast at every use: on a CPU this gains less than pretraining's bf16 weights, so it is timed
+separately.
 
 Shapes: B inputs, S positions in an input.
 """
@@ -23,7 +23,7 @@ _given: ContextVar[Precision | None] = ContextVar("given", default=None)
 
 @contextmanager
 def cpu_autocast(precision: Precision | None) -> Iterator[None]:
-    """Let `choose_autocast` measure nothing on a CPU inside the block: it was measured before. None changes nothing."""
+    """Make `choose_autocast` return `precision`, measured before, on a CPU inside the block. None changes nothing."""
     token = _given.set(precision)
     try:
         yield
@@ -32,7 +32,7 @@ def cpu_autocast(precision: Precision | None) -> Iterator[None]:
 
 
 def choose_autocast(threads: int) -> Precision:
-    """bf16 on a GPU that computes in it; on a CPU where it is a fifth faster on `threads` threads, measured once."""
+    """bf16 on a GPU with native bf16; on a CPU if it is a fifth faster on `threads` threads, measured once."""
     if has_gpu():
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     given = _given.get()
@@ -42,12 +42,12 @@ def choose_autocast(threads: int) -> Precision:
 
 
 def made_by(threads: int, dtype: Precision | None = None) -> dict[str, str]:
-    """Makers of this process's results; the compute dtype is the one on so many threads of a CPU, or on the GPU."""
+    """Versions, device and compute dtype of this process's results; the dtype is for `threads` CPU threads or GPU."""
     return {**versions_and_device(), "dtype": dtype or choose_autocast(threads)}
 
 
 def versions_and_device() -> dict[str, str]:
-    """The same, as far as nothing has to be measured for it."""
+    """The part of `made_by` that needs no measurement."""
     return {
         "toolkit": toolkit.__version__,
         "torch": str(torch.__version__),
@@ -57,13 +57,13 @@ def versions_and_device() -> dict[str, str]:
 
 
 def time_autocast_steps(threads: int) -> list[Turn]:
-    """Turns of a small encoder's forward and backward pass in fp32 and under bf16 autocast; about a second."""
+    """Time a small encoder's forward and backward pass in fp32 and under bf16 autocast, in turns; about a second."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
         vocab_size=4096, hidden_size=256, num_hidden_layers=2, intermediate_size=1024, num_attention_heads=4
     )
-    # Nothing that fine-tuning draws may depend on whether this was measured before.
+    # The random draws of fine-tuning must not depend on whether this was measured before.
     with torch.random.fork_rng(devices=[]):
         encoder = BertModel(config).train()
         ids_BS = torch.arange(16 * 32).view(16, 32)

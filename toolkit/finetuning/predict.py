@@ -19,10 +19,10 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
     """Write `predictions.jsonl`, and return its number of rows.
 
     Args:
-        model: `model/` of a fine-tuning, or the folder above it.
-        file: as the test file of the fine-tuning; labels may be missing.
+        model: `model/` of a fine-tuning run, or the folder above it.
+        file: as the test file of fine-tuning; labels may be missing.
         output: folder of the predictions.
-        changes: settings of reading, in place of those of the fine-tuning.
+        changes: settings for reading the file, in place of those of the fine-tuning run.
 
     Raises:
         UserError: the folder or the file does not fit.

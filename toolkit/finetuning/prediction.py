@@ -1,4 +1,4 @@
-"""Answers of a trained network, and what a fine-tuned folder says about itself so that it can answer again."""
+"""Predictions of a trained network, and the notes in a fine-tuned folder that let it predict again."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 
 TASK_FILE = "finetuning.json"
-"""Task, settings and the rest, in a fine-tuned `model/`."""
+"""Name of the file with task, settings and other notes in a fine-tuned `model/`."""
 
 
 def answer(
@@ -29,7 +29,7 @@ def answer(
 
 @contextmanager
 def output_errors_named(output: Path) -> Iterator[None]:
-    """Make what the system says of an output folder that cannot be made an error with a remedy."""
+    """Turn an OS error on creating the output folder into a `UserError` with a remedy."""
     try:
         yield
     except OSError as error:
@@ -45,7 +45,7 @@ def write_predictions(task: Task[Any], predictions: Iterable[Prediction], output
 
 
 def write_notes(task: Task[Any], data: Any, source: EncoderSource, folder: Path) -> None:
-    """Write what `toolkit predict` reads of a folder, beside the model."""
+    """Write the notes that `toolkit predict` reads, beside the model."""
     settings = task.settings.model_dump(mode="json")
     notes = {"task": task.name, "settings": settings, "max_length": source.max_length, **task.notes(data)}
     (folder / TASK_FILE).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The validation split of the paper's authors, which they cut off training where a data set has none."""
+"""Validation split of the paper's authors, cut from training if a data set has none."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -15,7 +15,7 @@ ExampleT = TypeVar("ExampleT")
 
 
 def cut_validation(splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Sequence[ExampleT]]:
-    """The splits, with one for validation: their own, else a part of training."""
+    """Return the splits with a validation split: their own, else a part of training."""
     if Split.VALIDATION in splits:
         return dict(splits)
     training = splits[Split.TRAIN]
@@ -26,8 +26,8 @@ def cut_validation(splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Se
 def split_training(num_rows: int) -> tuple[list[int], list[int]]:
     """Row numbers of the training and the validation split that the paper's authors cut from a training file.
 
-    5 % of the rows, drawn by `datasets` with seed 42 whatever the seed of the run; both in the order of the draw. Given
-    as 95 % for training, as theirs: the share for validation would round to one row more for some files.
+    5 % of the rows are for validation, drawn by `datasets` with seed 42 whatever the run's seed; both in drawing order.
+    Given as 95 % for training, as theirs: a validation share would round to one row more for some files.
     """
     if num_rows < 2:
         raise UserError(

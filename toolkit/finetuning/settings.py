@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning run that every family of tasks has."""
+"""Settings of a fine-tuning run that all families of tasks share."""
 
 import math
 from enum import StrEnum
@@ -10,7 +10,7 @@ from toolkit.core.settings import Settings
 
 _LARGE_MODEL = 100_000_000
 UNTRAINED = frozenset({"pairs"})
-"""Kinds of tasks that train nothing: they have one file, and neither learning rates nor seeds."""
+"""Tasks that train nothing: they have one file, and neither learning rates nor seeds."""
 Name = Annotated[str, Field(min_length=1)]
 SPLIT_AT_COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 
@@ -80,17 +80,17 @@ class FinetuningSettings(Settings):
 
     @property
     def rows_at_once(self) -> int:
-        """Examples that pass through the network at once."""
+        """Examples per forward pass."""
         return self.batch_rows if self.micro_rows is None else self.micro_rows
 
     def peak_rate(self, num_parameters: int) -> float:
-        """The learning rate for a model of so many parameters."""
+        """Peak learning rate for a model of `num_parameters` parameters."""
         if self.learning_rate is not None:
             return self.learning_rate
         return 2e-5 if num_parameters > _LARGE_MODEL else 5e-5
 
     def num_steps(self, num_inputs: int) -> int:
-        """Optimizer updates for so many training inputs."""
+        """Number of optimizer updates for `num_inputs` training inputs."""
         return self.steps if self.epochs is None else self.epochs * -(-num_inputs // self.batch_rows)
 
 

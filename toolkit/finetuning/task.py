@@ -1,8 +1,8 @@
 """A family of fine-tuning tasks, from files to scores, and the registry of families.
 
 A family is a class; ours are declared as entry points of the group `toolkit.tasks`, like those of other packages. A
-cell calls its methods in the order in which they stand here. `read` and `encode` depend on the data set and the
-tokenizer alone and happen once; what follows depends on learning rate and seed and happens in every cell.
+cell calls its methods in the order below. `read` and `encode` depend only on the data set and the tokenizer, and run
+once; the later ones depend on learning rate and seed, and run in every cell.
 """
 
 import re
@@ -33,24 +33,24 @@ from toolkit.finetuning.trainer import Features, predict, train
 _LOWER_IS_BETTER = re.compile(r"^(?!neg_)(.*_)?(loss|error|perplexity|mse|rmse|mae|wer|cer)(_|@|$)")
 
 IGNORED = -100
-"""In place of a label: the loss leaves it out."""
+"""Label value that the loss ignores."""
 DataT = TypeVar("DataT")
 Prediction = dict[str, Any]
-"""A row of predictions.jsonl, and what else `score` needs (see `Task.row`)."""
+"""A row of predictions.jsonl, plus whatever else `score` needs (see `Task.row`)."""
 Outputs = Sequence[npt.NDArray[Any]]
-"""What a network answers to each input: fp32 logits (classes,), or (tokens, classes) without padding. A family whose
-`answer` is its own may return something else, such as rankings."""
+"""Outputs of a network for each input: fp32 logits (classes,), or (tokens, classes) without padding. A family that
+overrides `answer` may return something else, such as rankings."""
 
 
 class Task(ABC, Generic[DataT]):
     """A family of tasks.
 
-    Class attributes: `name` as on the command line; `metrics`, the main metric by protocol, and `other_metrics`, those
-    that `metric` of the settings may name in its place; `Settings`, which adds the family's own options to those of
-    every fine-tuning run.
+    Class attributes: `name` as on the command line; `metrics`, the main metric by protocol, and `other_metrics`, which
+    the setting `metric` may name instead; `Settings`, which adds the family's own options to those of every
+    fine-tuning run.
 
-    **Higher is better**, in every metric: a rate is chosen by the highest mean. Of an error take 1 - it, or its
-    negative under a name such as `neg_mse`.
+    **Higher is better** for every metric: the learning rate with the highest mean is chosen. Score an error as 1 - the
+    error, or as its negative under a name such as `neg_mse`.
     """
 
     name: ClassVar[str]
@@ -58,9 +58,9 @@ class Task(ABC, Generic[DataT]):
     other_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     Settings: ClassVar[type[FinetuningSettings]] = FinetuningSettings
     attention: ClassVar[AttentionKind | None] = AttentionKind.BIDIRECTIONAL
-    """Given to decoders too; None leaves them as they are."""
+    """Attention, of decoders too; None leaves decoders as they are."""
     dtype: ClassVar[Precision | None] = None
-    """Compute dtype; None: what training is fastest in."""
+    """Compute dtype; None: the fastest one for training."""
     pipeline: ClassVar[str] = "feature-extraction"
     """Pipeline tag of fine-tuned models on the hub."""
 
@@ -78,11 +78,11 @@ class Task(ABC, Generic[DataT]):
 
     @property
     def is_paper(self) -> bool:
-        """True where inputs and metrics are those of the paper's authors."""
+        """Whether inputs and metrics are those of the paper's authors."""
         return self.settings.protocol == "paper"
 
     def with_validation(self, splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Sequence[ExampleT]]:
-        """The splits of a run, from those of its files; without one for validation, `paper` cuts it off training."""
+        """Splits of a run from those of its files; `paper` cuts a missing validation split from training."""
         return cut_validation(splits) if self.is_paper else dict(splits)
 
     @property
@@ -92,23 +92,23 @@ class Task(ABC, Generic[DataT]):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Scores that may be the main metric under the settings, the family's own choice first."""
+        """Scores that may be the main metric under the settings, the family's default first."""
         protocol = self.settings.protocol
         return (self.metrics[protocol], *self.other_metrics.get(protocol, ()))
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder with the tokenizer that makes the inputs; fine-tuned folders have it too."""
+        """The encoder with the tokenizer that makes the inputs, also saved in fine-tuned folders."""
         return framed_source(source, protocol=self.settings.protocol)
 
     def check(self, source: EncoderSource) -> None:
-        """Refuse a model that lacks weights which the task needs; none are read."""
+        """Refuse a model that lacks weights the task needs, without reading any."""
         load_network(AutoModel, source, device="meta")
 
     @abstractmethod
     def read(self, files: Mapping[Split, DataFile]) -> DataT:
-        """Examples of all splits, checked, and what the training split decides for all (labels).
+        """Examples of all splits, checked, and whatever the training split determines for all of them (labels).
 
-        `self.with_validation` gives them the validation split that the protocol wants where no file is given.
+        `self.with_validation` adds the protocol's validation split if no file is given.
 
         Raises:
             UserError: a file is missing, broken or does not fit; names the file and the place.
@@ -119,12 +119,12 @@ class Task(ABC, Generic[DataT]):
         """Inputs of the network for all splits. A long example may become several.
 
         Raises:
-            UserError: an example leaves nothing to read.
+            UserError: an example yields no input.
         """
 
     @abstractmethod
     def network(self, data: DataT, source: EncoderSource) -> nn.Module:
-        """The encoder with a new head, in fp32; what is drawn comes from torch's global generator, seeded before.
+        """The encoder with a new head, in fp32; new weights come from torch's global generator, already seeded.
 
         Raises:
             UserError: the encoder cannot be loaded, or lacks weights.
@@ -142,7 +142,7 @@ class Task(ABC, Generic[DataT]):
 
     @abstractmethod
     def score(self, data: DataT, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
-        """Scores of each split by metric name, all of `metric_names` among them. Higher is better."""
+        """Scores of each split by metric name, including all of `metric_names`. Higher is better."""
 
     @abstractmethod
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
@@ -153,7 +153,7 @@ class Task(ABC, Generic[DataT]):
         return {}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> DataT:
-        """Examples that the model of a folder answers, with labels or without, as the test split.
+        """Examples for the model of a folder to predict, with or without labels, as the test split.
 
         Raises:
             UserError: as `read`.
@@ -161,53 +161,53 @@ class Task(ABC, Generic[DataT]):
         raise SettingsError(f"the task {self.name} cannot predict without training. Use `toolkit finetune` (--test).")
 
     def load(self, source: EncoderSource, data: DataT) -> nn.Module:
-        """The network of a folder that `save` wrote; in `data` is what `read_open` gave."""
+        """Load the network from a folder that `save` wrote; `data` is the result of `read_open`."""
         raise NotImplementedError
 
     @staticmethod
     def usage(model: Path) -> str:
-        """Python that uses a fine-tuned `model/`."""
+        """Python code that uses a fine-tuned `model/`."""
         return f"transformers.AutoModel.from_pretrained({str(model)!r})"
 
     def dataset(self, files: Mapping[Split, DataFile]) -> str:
-        """Name of the data in results: the training file's, or its folder's where the file is called train."""
+        """Name of the data in results: the training file's, or its folder's if the file is called train."""
         train = files.get(Split.TRAIN, files[Split.TEST])
         assert isinstance(train, Path)
         return train.resolve().parent.name if train.stem == Split.TRAIN else train.stem
 
     def files_of(self, split: Split, path: DataFile) -> list[Path]:
-        """The files that are read for a split: the path itself, or all files in a folder."""
+        """Files read for a split: the path itself, or all files in a folder."""
         if isinstance(path, PublishedSplit):
             return [*path.named_files.values()]
         return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
     def row(self, prediction: Prediction) -> Prediction:
-        """Row of predictions.jsonl for a prediction, which may hold more for `score`."""
+        """Row of predictions.jsonl for a prediction, which may have more entries for `score`."""
         return prediction
 
     def baseline(self, data: DataT) -> float | None:
-        """The main metric on the test split of the best answer that reads no text; None where there is none."""
+        """Main metric on the test split of the best answer that reads no text; None if undefined."""
         return None
 
     def result_fields(self, data: DataT, source: EncoderSource) -> dict[str, Any]:
-        """Fields of the result that not every run has."""
+        """Fields of the result that only some runs have."""
         return {"bad_rows": data.bad.report()} if isinstance(data, CheckedData) and data.bad.found else {}
 
     def num_targets(self, labels: torch.Tensor) -> int:
-        """Number of losses in the mean of `loss`: rows, or what else a family counts. It weighs parts of a batch."""
+        """Number of losses averaged by `loss`: rows, or whatever the family counts. It weights the parts of a batch."""
         return len(labels)
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
-        """Labels of a batch, from `labels` of its inputs; `width` is the longest input's number of tokens."""
+        """Labels of a batch from the `labels` of its inputs; `width` is the longest input's number of tokens."""
         return torch.tensor(labels)
 
     def logits(self, outputs: Any) -> torch.Tensor:
-        """The logits in what the network returns: (B, classes), or (B, tokens, classes)."""
+        """Logits from the network's return value: (B, classes), or (B, tokens, classes)."""
         logits: torch.Tensor = outputs.logits
         return logits
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
-        """Train in place; `folder` is for files of the training, and removed with the cell's end.
+        """Train in place; `folder` is for temporary files of the training.
 
         Raises:
             NonFiniteError: the training diverged.
@@ -215,21 +215,21 @@ class Task(ABC, Generic[DataT]):
         train(network, features, task=self, source=source, folder=folder)
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """Answers of the trained network to each input, in their order."""
+        """Outputs of the trained network for each input, in their order."""
         return predict(network, features, task=self, source=source)
 
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """`answer` for each split but the training split; a family may share work between them."""
+        """`answer` for each split except training; a family may share work between them."""
         return {split: self.answer(network, inputs, source) for split, inputs in features.items()}
 
 
 class ClassesOfTokens(Task[DataT]):
-    """A family with a class for each token, or none (`IGNORED`)."""
+    """A family with a class, or none (`IGNORED`), for each token."""
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
-        """Labels (B, S); padding has none."""
+        """Labels (B, S); padding is `IGNORED`."""
         return torch.tensor([[*row, *[IGNORED] * (width - len(row))] for row in labels])
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -237,17 +237,17 @@ class ClassesOfTokens(Task[DataT]):
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
     def num_targets(self, labels: torch.Tensor) -> int:
-        """Tokens that have a class."""
+        """Number of tokens that have a class."""
         return int((labels != IGNORED).sum())
 
     def save(self, network: nn.Module, folder: Path, data: DataT) -> None:
-        """The folder of the stock class."""
+        """Write the folder of the stock class."""
         assert isinstance(network, PreTrainedModel)
         network.save_pretrained(folder)
 
 
 def _complaints(candidate: object) -> list[str]:
-    """Reasons why a candidate is no family, a phrase each."""
+    """Reasons why a candidate is not a family, one phrase each."""
     if not (isinstance(candidate, type) and issubclass(candidate, Task)):
         return ["it is not a subclass of toolkit.finetuning.Task"]
     if missing := [*sorted(candidate.__abstractmethods__), *(["metrics"] if not hasattr(candidate, "metrics") else [])]:

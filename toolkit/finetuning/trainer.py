@@ -30,7 +30,7 @@ from toolkit.finetuning.precision import choose_autocast
 from toolkit.finetuning.settings import FinetuningSettings
 
 Features = Sequence[dict[str, Any]]
-"""Inputs of a network: `input_ids`, whatever else its forward takes, and `labels`; other entries do not reach it."""
+"""Inputs of a network: `input_ids`, other arguments of its forward, and `labels`; other entries are not passed."""
 
 _BATCHES_PER_GROUP = 50
 
@@ -41,7 +41,7 @@ class Trainable(Protocol):
     settings: FinetuningSettings
 
     def logits(self, outputs: Any) -> torch.Tensor:
-        """Logits in what the network returns."""
+        """Logits from the network's return value."""
 
     def collate_labels(self, labels: Sequence[Any], *, width: int) -> torch.Tensor:
         """Labels of a batch."""
@@ -54,7 +54,7 @@ class Trainable(Protocol):
 
 
 class _StepEnds(TrainerCallback):
-    """Moves the bar."""
+    """Advances the progress bar."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
@@ -62,16 +62,16 @@ class _StepEnds(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Take note of an update, for the Trainer."""
+        """Show the number of updates; called by the Trainer."""
         self._bar.update(state.global_step)
 
 
 def train(network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource, folder: Path) -> None:
-    """Fine-tune in place: AdamW, warm-up, then linear to 0, batches of like length; bf16 where it is faster."""
+    """Fine-tune in place: AdamW, warm-up, then linear to 0, batches of similar length; bf16 where it is faster."""
 
     def loss(outputs: Any, labels: torch.Tensor, *, num_items_in_batch: int) -> torch.Tensor:
         logits, num_targets = task.logits(outputs).float(), task.num_targets(labels)
-        # A mean over nothing is not a number, and would not go away when it is weighed by 0.
+        # The mean over no targets is NaN, and would stay NaN when multiplied by 0.
         return task.loss(logits, labels) * (num_targets / num_items_in_batch) if num_targets else logits.sum() * 0.0
 
     make = partial(_Trainer, task, train_dataset=features, data_collator=collator(task, source), compute_loss_func=loss)
@@ -88,7 +88,7 @@ def run_trainer(
     kind: Callable[..., TrainingArguments] = TrainingArguments,
     **more: Any,
 ) -> None:
-    """Train in place, with the trainer that `make` makes from arguments of a kind, which may have `more`."""
+    """Train in place, with the trainer that `make` builds from arguments of class `kind`, `more` included."""
     rate = settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
     settle_accelerator()
     arguments = kind(
@@ -130,20 +130,20 @@ def run_trainer(
 
 
 def _run(trainer: Trainer) -> None:
-    """Train; the network is in fp32 again afterwards."""
+    """Train, and restore the network's fp32 forward."""
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    # The Trainer leaves its autocast around the forward: what the network then gave would not be what its folder gives.
-    # `unwrap_model` would take the class's own decorators off as well.
+    # The Trainer leaves autocast around the forward: outputs would differ from those of the saved folder.
+    # `unwrap_model` would also remove the class's own decorators.
     for name in ("forward", "_original_forward"):
         vars(trainer.model).pop(name, None)
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Row numbers of one epoch after another; each slice of `batch_rows` has rows of like length.
+    """Row numbers, epoch by epoch; each slice of `batch_rows` has rows of similar length.
 
-    Rows are shuffled, sorted by length within groups of 50 batches (fewer where the file is small), cut into batches,
-    and the batches are shuffled. Each iteration is the next epoch.
+    Rows are shuffled, sorted by length within groups of 50 batches (fewer if the file is small), cut into batches, and
+    the batches are shuffled. Each iteration is the next epoch.
     """
 
     def __init__(self, lengths: Sequence[int], *, batch_rows: int, seed: int) -> None:
@@ -168,14 +168,14 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 class _Trainer(Trainer):
-    """The Trainer with batches of like length and a family's count of targets."""
+    """Trainer with batches of similar length and the family's count of targets."""
 
     def __init__(self, task: Trainable, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._task = task
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], int]:
-        """The parts of a batch, and the number of targets in all of them, by which the loss of each is divided."""
+        """The parts of a batch, and their total number of targets, by which each part's loss is divided."""
         parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         return parts, sum(self._task.num_targets(part["labels"]) for part in parts)
 
@@ -186,13 +186,13 @@ class _Trainer(Trainer):
 
 
 def settle_accelerator() -> None:
-    """Tell DeepSpeed, which trainers import, that there is no GPU where there is none: it would warn."""
+    """Tell DeepSpeed, which trainers import, if there is no GPU: otherwise it would warn."""
     if not has_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def collator(task: Trainable, source: EncoderSource) -> Callable[[Features], dict[str, torch.Tensor]]:
-    """Makes a batch of inputs, padded on the right to the longest; the attention mask hides the padding."""
+    """Return a collator that pads inputs on the right to the longest; the attention mask hides the padding."""
     padding = right_padding(source.tokenizer)
 
     def collate(features: Features) -> dict[str, torch.Tensor]:
@@ -208,7 +208,7 @@ def collator(task: Trainable, source: EncoderSource) -> Callable[[Features], dic
 
 
 def right_padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy of a tokenizer that pads on the right, with whatever id."""
+    """A copy of a tokenizer that pads on the right, with any id if it has no padding token."""
     padding = copy.deepcopy(tokenizer)
     padding.padding_side = "right"
     if padding.pad_token_id is None:
@@ -220,9 +220,9 @@ def right_padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase
 def predict(
     network: nn.Module, features: Features, *, task: Trainable, source: EncoderSource
 ) -> list[npt.NDArray[np.float32]]:
-    """Logits of each input, in their own order: (classes,), or (tokens, classes) without padding. In fp32.
+    """fp32 logits of each input, in input order: (classes,), or (tokens, classes) without padding.
 
-    The Trainer's own prediction would follow its length-grouping sampler, and so answer in another order.
+    The Trainer's own prediction would use its length-grouping sampler, and so return another order.
     """
     network.eval()
     device = next(network.parameters()).device

@@ -1,7 +1,7 @@
-"""Weights that several cells answer with.
+"""Trained weights shared by several cells.
 
-Cells that differ in their test data alone train the same network. One of them trains, and leaves the weights in a
-folder that says what they began with; the others take them from there.
+Cells that differ only in their test data train the same network. One of them trains, and saves the weights in a folder
+that records what the training started from; the others load them.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ _NOTE, _TRAINED, _DIVERGED = "declared.json", "trained.pt", "diverged.txt"
 
 
 def fit_once(task: Task[Any], network: nn.Module, inputs: Features, source: EncoderSource, *, folder: Path) -> None:
-    """Train in place, or take the weights that a training with the same start and inputs has left.
+    """Train in place, or load the weights that a training with the same start and inputs has saved.
 
-    Files of equal content may be read as other inputs, as where several splits name one file: the inputs decide. The
-    folder is for this training alone.
+    Inputs are compared, not files: files of equal content may be read as different inputs, as when several splits name
+    one file. The folder is only for this training.
     """
     settings, precision = task.settings.model_dump(mode="json"), choose_autocast(torch.get_num_threads())
     declared = {"task": task.name, "settings": settings, "precision": precision}
@@ -50,7 +50,7 @@ def fit_once(task: Task[Any], network: nn.Module, inputs: Features, source: Enco
 
 
 def _open(folder: Path, declared: Mapping[str, Any]) -> None:
-    """Make a folder that says what its content belongs to; emptied where that is something else."""
+    """Create a folder that records which training it belongs to; empty it if it belongs to another."""
     note, text = folder / _NOTE, json.dumps(declared, indent=2) + "\n"
     if folder.is_dir() and not (note.is_file() and note.read_text() == text):
         shutil.rmtree(folder)
@@ -59,7 +59,7 @@ def _open(folder: Path, declared: Mapping[str, Any]) -> None:
 
 
 def _digest(network: nn.Module, inputs: Features) -> str:
-    """SHA-256 of what a training depends on beside its settings."""
+    """SHA-256 of everything a training depends on other than its settings."""
     digest = hashlib.sha256(torch.get_rng_state().numpy().tobytes())
     for name, weights in network.state_dict().items():
         digest.update(name.encode())
@@ -70,7 +70,7 @@ def _digest(network: nn.Module, inputs: Features) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Sets, whose order differs from process to process, arrays, and what another package's task may hold."""
+    """JSON values of sets (whose order differs between processes), arrays, and objects of other packages' tasks."""
     if isinstance(value, frozenset | set):
         return sorted(value)
     return value.tolist() if hasattr(value, "tolist") else pickle.dumps(value).hex()

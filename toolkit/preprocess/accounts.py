@@ -1,4 +1,4 @@
-"""Counts over rows and documents: of a corpus, of each of its sources, with the first bad rows of each."""
+"""Row and document counts of a corpus and of each of its sources, with each source's first bad rows."""
 
 import operator
 from collections import Counter
@@ -13,7 +13,7 @@ _MOST_NAMED, _MOST_RECORDED = 8, 1000
 
 
 class BadRow(Record):
-    """The first row that was bad for some reason, to show to the user."""
+    """First bad row of a source for one reason, to show to the user."""
 
     row: int
     """Counted from 1."""
@@ -22,7 +22,7 @@ class BadRow(Record):
 
 @dataclass
 class Counts:
-    """Sums over documents: bytes of text as UTF-8, hits of strings of special tokens in it, unknown tokens."""
+    """Sums over documents: UTF-8 bytes of text, occurrences of special-token strings in it, unknown tokens."""
 
     documents: int = 0
     tokens: int = 0
@@ -31,15 +31,15 @@ class Counts:
     unknown_tokens: int = 0
 
     def plus(self, later: "Counts") -> "Counts":
-        """Sums over the documents of both."""
+        """Return the sums over the documents of both."""
         return Counts(*map(operator.add, astuple(self), astuple(later)))
 
     def minus(self, earlier: "Counts") -> "Counts":
-        """Sums over the documents that came later."""
+        """Return the sums over the documents that were added after `earlier`."""
         return Counts(*map(operator.sub, astuple(self), astuple(earlier)))
 
     def rates(self, seconds: float) -> str:
-        """What they are in each second."""
+        """Documents, text and tokens per second."""
         documents, megabytes, tokens = (
             number / max(seconds, 1e-9) for number in (self.documents, self.text_bytes / 1e6, self.tokens)
         )
@@ -54,28 +54,28 @@ class Account(SourceEntry):
 
     @property
     def rows(self) -> int:
-        """Rows of all kinds."""
+        """Number of rows, with and without a document."""
         return self.documents + sum(self.skipped.values())
 
     @property
     def num_bad(self) -> int:
-        """Rows that should have held a text and did not."""
+        """Number of rows that should have had a text but did not."""
         return sum(count for reason, count in self.skipped.items() if Reason(reason).is_bad)
 
     @property
     def num_texts(self) -> int:
-        """Rows that had a text, with those that were left out on purpose."""
+        """Number of rows with a text, including rows left out on purpose."""
         return self.rows - self.num_bad - self.skipped.get(Reason.EMPTY, 0)
 
     def skip(self, row: Row, number: int) -> None:
-        """Count one row that gives no document, by its number in the source, from 1."""
+        """Count a row that yields no document; `number` is its number in the source, from 1."""
         assert row.reason is not None
         self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
         if row.reason.is_bad and row.reason not in self.first_bad:
             self.first_bad[row.reason] = BadRow(row=number, found=row.found)
 
     def reasons(self) -> str:
-        """The bad rows by reason, each with the first example."""
+        """Bad rows by reason, each with the first example."""
         return "; ".join(
             printable(f"{counted(self.skipped[reason], 'row')} {reason} (first row {bad.row:,}: {bad.found})")
             for reason, bad in self.first_bad.items()
@@ -87,8 +87,8 @@ class Tally:
     """Counts over the rows read so far.
 
     Attributes:
-        kept: those that became documents of the corpus.
-        held_out: those that became documents of the holdout.
+        kept: documents of the corpus.
+        held_out: documents of the holdout.
         sources: the account of each source, by its name in corpus.json.
     """
 
@@ -98,7 +98,7 @@ class Tally:
 
     @property
     def both(self) -> Counts:
-        """Counts of what became documents."""
+        """Counts over all documents, kept and held out."""
         return self.kept.plus(self.held_out)
 
     @property
@@ -110,7 +110,7 @@ class Tally:
         return dict(found)
 
     def entries(self) -> dict[str, SourceEntry]:
-        """Entries of corpus.json: of many sources those with the most rows skipped, and one of all others."""
+        """Entries of corpus.json; with many sources, those with the most skipped rows, and one for all others."""
         by_skipped = sorted(self.sources, key=lambda name: -sum(self.sources[name].skipped.values()))
         others, entries = set(by_skipped[_MOST_RECORDED:]), dict[str, SourceEntry]()
         for name, account in self.sources.items():
@@ -122,12 +122,12 @@ class Tally:
         return entries
 
     def bad_sources(self) -> list[str]:
-        """A line for each source with bad rows; of many, for the first ones, and how many there are."""
+        """One line per source with bad rows; if there are many, the first few and how many more there are."""
         bad = [(name, account) for name, account in self.sources.items() if account.num_bad]
         lines = [printable(name) + f": {account.reasons()}" for name, account in bad[:_MOST_NAMED]]
         return [*lines, f"and {len(bad) - _MOST_NAMED:,} more sources"] if len(bad) > _MOST_NAMED else lines
 
     def add(self, later: "Tally") -> None:
-        """Count those of later sources, too."""
+        """Add the counts of later sources."""
         self.kept, self.held_out = self.kept.plus(later.kept), self.held_out.plus(later.held_out)
         self.sources |= later.sources

@@ -1,4 +1,4 @@
-"""Ids around documents that were made elsewhere: counted, document by document."""
+"""Frames of documents tokenized elsewhere: the ids around each document, counted."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FrameIds:
-    """The ids that may stand in front of documents and after them (`back`).
+    """Ids that may come before documents (`front`) and after them (`back`).
 
-    `last` are after a document that ends with none of these: the last id alone, since texts may have others.
+    `last` are for a document that ends with none of `back`: only its final id counts, since texts may have others.
     """
 
     front: tuple[int, ...]
@@ -29,10 +29,9 @@ class FrameIds:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "FrameIds":
-        """Ids that a tokenizer itself puts there, and that its files name as a beginning or an end.
+        """Ids that a tokenizer itself puts there, and those that its files name as a beginning or an end.
 
-        Any other special token may end documents too, as their author decided; where the files name no end,
-        several may.
+        Any other special token may end documents too, as their author decided: one, or more if the files name no end.
         """
         own, roles = tokenizer.own_frame, tokenizer.role_ids
         ends = [tokenizer.eod_id, *(roles.get(role) for role in ("eos", "sep"))]
@@ -49,7 +48,7 @@ class FrameIds:
 
 
 class FrameCounter:
-    """Counts the frames of the documents of a shard that are not empty, as the file is read."""
+    """Counts the frames of a shard's nonempty documents as the file is read."""
 
     def __init__(self, shard: Shard, ids: FrameIds) -> None:
         self._tokens, self._ids, self._blocks = shard.tokens, ids, _document_spans(shard)
@@ -57,7 +56,7 @@ class FrameCounter:
         self.frames = Counter[Frame]()
 
     def read_to(self, position: int) -> None:
-        """Count the documents that end at a token or before it, which have not been counted yet."""
+        """Count the documents that end at or before token `position` and have not been counted yet."""
         while True:
             count = int(np.searchsorted(self._ends, position, side="right"))
             self._count(self._starts[:count], self._ends[:count])
@@ -87,7 +86,7 @@ class FrameCounter:
             ] += count
 
     def _leading(self, ids: tuple[int, ...], first: _Int64s, stop: _Int64s, *, step: int) -> _Int64s:
-        """Rank in `ids`, from 1, of the tokens from `first` on, up to one that is none of them: (4, N)."""
+        """(4, N) ranks in `ids`, from 1, of the tokens from `first` on, up to the first one not in `ids`."""
         ranks = np.zeros((_MOST_IDS, first.size), np.int64)
         is_open = np.ones(first.size, dtype=bool)
         for number in range(_MOST_IDS):
@@ -98,7 +97,7 @@ class FrameCounter:
         return ranks
 
     def _ranks(self, ids: tuple[int, ...], place: _Int64s, is_open: npt.NDArray[np.bool_]) -> _Int64s:
-        """The rank of each token among `ids`, which ascend, from 1; 0 where it is none of them, or is not open."""
+        """Rank of each token in `ids` (ascending), from 1; 0 if it is not in them, or not open."""
         if not ids:
             return np.zeros(place.size, np.int64)
         tokens = self._tokens[np.where(is_open, place, 0)]
@@ -107,12 +106,12 @@ class FrameCounter:
 
 
 def most_common_frame(frames: Counter[Frame]) -> Frame:
-    """The frame of most documents; none where there is no document."""
+    """Most common frame; an empty one if there is no document."""
     return next((frame for frame, _ in frames.most_common(1)), Frame())
 
 
 def _document_spans(shard: Shard) -> Iterator[tuple[_Int64s, _Int64s]]:
-    """Starts and ends of documents that are not empty, in tokens, some at a time."""
+    """Starts and ends of nonempty documents, in tokens, block by block."""
     end = 0
     for first in range(0, shard.num_documents, _DOCUMENTS_AT_ONCE):
         lengths = shard.lengths[first : first + _DOCUMENTS_AT_ONCE].astype(np.int64)

@@ -1,7 +1,7 @@
-"""Adopt pairs of .bin and .idx that Megatron-LM wrote, where they are: a corpus folder that names them.
+"""Adoption of .bin and .idx pairs written by Megatron-LM, in place: a corpus folder that refers to them.
 
-Every pair is read through once, by several threads: its hashes go into corpus.json, and so does the frame that most
-documents have; ids that the tokenizer does not have, types that are not read, and pairs of different types are refused.
+Every pair is read once, by a pool of threads: its hashes go into corpus.json, and so does the most common frame of the
+documents. Ids outside the tokenizer's vocabulary, unsupported types, and pairs of different types are refused.
 Nothing is copied and no pair is changed.
 """
 
@@ -40,9 +40,9 @@ _PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Adoption:
-    """Result: `tokenizer` has its mask token and frame decided, `frames` counts those of documents with tokens.
+    """Result of `adopt`: `tokenizer` has its mask token and frame set, `frames` counts those of nonempty documents.
 
-    `num_ends_inside` counts end-of-document tokens that have other tokens of their document around them.
+    `num_ends_inside` counts end-of-document tokens with other tokens of their document around them.
     """
 
     manifest: CorpusManifest
@@ -52,12 +52,12 @@ class Adoption:
 
     @property
     def num_documents(self) -> int:
-        """Documents that are not empty."""
+        """Number of nonempty documents."""
         return self.frames.total()
 
     @property
     def num_without_end(self) -> int:
-        """Number of those whose last token is not the tokenizer's end-of-document token."""
+        """Number of nonempty documents whose last token is not the tokenizer's end-of-document token."""
         eod = self.tokenizer.eod_id
         return 0 if eod is None else sum(n for frame, n in self.frames.items() if frame.back[-1:] != (eod,))
 
@@ -102,15 +102,15 @@ def adopt(
     mask_token: str = "auto",
     overwrite: bool = False,
 ) -> Adoption:
-    """Make a corpus folder of pairs that stay where they are; corpus.json names them by their absolute paths.
+    """Make a corpus folder for pairs that stay where they are; corpus.json has their absolute paths.
 
     Args:
         named: pairs, with or without `.bin` or `.idx`, and globs.
-        output: the corpus folder; made if it is missing.
-        tokenizer: the one that the pairs were made with, as `tokenization.load` takes it.
+        output: the corpus folder; created if missing.
+        tokenizer: the tokenizer that the pairs were made with, as for `tokenization.load`.
         eod: token that ends a document; by default the tokenizer's own.
         mask_token: as for `tokenization.load`.
-        overwrite: an adopted corpus in the folder may be replaced.
+        overwrite: whether an adopted corpus in the folder may be replaced.
     """
     prefixes = _find_shards(named)
     loaded = tokenization.load(tokenizer, mask_token=mask_token, eod=eod, cache_folder=cache_folder())
@@ -163,7 +163,7 @@ def _check_output(
         )
     if not (output / CORPUS_MANIFEST).exists():
         others = unexpected_names(output)
-        # An adoption that was killed before it wrote corpus.json leaves its tokenizer, and the same one replaces it.
+        # An adoption killed before it wrote corpus.json leaves its tokenizer; the same adoption may replace it.
         if others and not (overwrite and others == TOKENIZER_FOLDER and _holds(output / TOKENIZER_FOLDER, tokenizer)):
             raise UserError(
                 f"the output folder {output} is not empty and holds no corpus ({others}). Name another folder."
@@ -189,7 +189,7 @@ def _holds(folder: Path, tokenizer: tokenization.Tokenizer) -> bool:
 def _examine(
     shards: Sequence[Shard], tokenizer: tokenization.Tokenizer
 ) -> list[tuple[ShardEntry, Counter[Frame], int]]:
-    """Read all pairs through; the first error ends it."""
+    """Read all pairs completely; stop at the first error."""
     size, end_id, ids = tokenizer.encoded_vocabulary_size, tokenizer.eod_id, FrameIds.of(tokenizer)
     readers = [
         partial(examine_pair, shard.prefix, vocabulary_size=size, end_id=end_id, frame_ids=ids) for shard in shards
@@ -208,7 +208,7 @@ def _clear(output: Path) -> None:
 
 
 def _find_shards(named: Sequence[str]) -> list[Path]:
-    """Absolute paths of pairs without ending: bytewise in order, each once."""
+    """Absolute paths of the pairs without ending, each once, in bytewise order."""
     left_out: LeftOut = {}
     found = {os.path.abspath(prefix) for name in named for prefix in _prefixes(name, left_out)}
     for prefix in found:
@@ -229,7 +229,7 @@ def _prefixes(name: str, left_out: LeftOut) -> list[str]:
     if glob.has_magic(name):
         found = [path for ending in _ENDINGS for path in matches(f"{stem}{ending}", left_out)]
         for path in found:
-            status_of(path)  # says where a link to nothing leads
+            status_of(path)  # raises for a broken link, with its target
         if found:
             return [_without_ending(path) for path in found]
         raise UserError(f"no pair matches {name}. Give pairs by the path without .bin or .idx, or by a glob.")
@@ -247,11 +247,11 @@ def _without_ending(name: str) -> str:
 def examine_pair(
     prefix: Path, on_read: OnRead, *, vocabulary_size: int, end_id: int | None, frame_ids: FrameIds
 ) -> tuple[ShardEntry, Counter[Frame], int]:
-    """Read a pair through, in bounded memory; documents may have `frame_ids` around them.
+    """Read a pair completely, in bounded memory; documents may have `frame_ids` around them.
 
-    Its entry of corpus.json, its counts for an `Adoption`, and the number of its ids that are `end_id`.
+    Return its entry of corpus.json, its counts for an `Adoption`, and the number of its ids that are `end_id`.
     """
-    # Mapped for as long as this pair is read: the pairs of a large corpus are more than there may be mappings.
+    # Mapped only while this pair is read: a large corpus may have more pairs than the system allows mappings.
     shard, (bin_path, idx_path) = Shard(prefix), file_names(prefix)
     counter = FrameCounter(shard, frame_ids)
     digest, position, num_ends = hashlib.sha256(), 0, 0

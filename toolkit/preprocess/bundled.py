@@ -1,4 +1,4 @@
-"""The corpora of the quickstart: Wikipedia text that travels with the package, made into shards where missing."""
+"""Quickstart corpora: Wikipedia text shipped with the package, made into shards if they are missing."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _SPLITS = {"train": "wikipedia-train.parquet", "validation": "wikipedia-validati
 
 
 def prepare_bundled_corpus(data: DataSettings) -> None:
-    """Make the corpora of a quickstart run, where they are missing. Ranks may call it at the same time."""
+    """Make the corpora of a quickstart run if they are missing. Ranks may call it at the same time."""
     for split in _SPLITS:
         folder = getattr(data, split)
         assert isinstance(folder, str)
@@ -20,9 +20,9 @@ def prepare_bundled_corpus(data: DataSettings) -> None:
 
 
 def prepare_if_named(data: DataSettings) -> None:
-    """Make the bundled corpora, where missing, if these settings name one by its folder of the quickstart preset.
+    """Make the missing bundled corpora if these settings name one by its folder in the quickstart preset.
 
-    Both, and the training corpus first: the other lies inside its folder.
+    Makes both, the training corpus first: the other one is inside its folder.
     """
     shipped = preset_data("quickstart")
     if data.train == shipped.train or shipped.validation in data.validation_folders.values():
@@ -30,7 +30,7 @@ def prepare_if_named(data: DataSettings) -> None:
 
 
 def _make(split: str, target: Path) -> None:
-    # A run with other corpora starts without what preprocessing loads.
+    # Imported here: runs with other corpora do not need what preprocessing loads.
     from toolkit.preprocess.program import preprocess
     from toolkit.preprocess.settings import PreprocessSettings
 

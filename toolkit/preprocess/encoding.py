@@ -1,8 +1,7 @@
-"""From spans of text to ids: what a worker thread does with one span, and the threads that work ahead of the writer.
+"""Encoding of text spans to ids: the work of a thread on one span, and the threads that run ahead of the writer.
 
-Threads are enough: the tokenizer backends, Parquet and decompression all release the interpreter's lock, and one
-process holds the vocabulary once. Results come in the order of the spans, so their number changes nothing but the
-speed.
+Threads are enough: the tokenizer backends, Parquet and decompression all release the GIL, and one process keeps the
+vocabulary in memory once. Results come in the order of the spans, so the number of threads affects only the speed.
 """
 
 import hashlib
@@ -29,38 +28,38 @@ from toolkit.preprocess.text_sample import SAMPLED_CHARACTERS
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# What `tokenizers` takes to encode a text, measured with WordPiece; looked at from a gigabyte on.
+# Memory that `tokenizers` needs to encode a text, measured with WordPiece; checked from a gigabyte on.
 _BYTES_PER_CHARACTER, _LARGE = 120, 1 << 30
 _SHOWN_CHARACTERS = 40
-# Of texts that are handed over at once: a tokenizer's own backend takes up to some 100 bytes of working memory for
-# each, the fast one a few.
+# Characters per batch: a tokenizer's own backend needs up to about 100 bytes of working memory for each, the fast one
+# a few.
 _OWN_CHARACTERS, _FAST_CHARACTERS = 1 << 19, 8 << 20
-# Of a group a document in so many bytes of text is looked at, but about so many at least and at most.
+# One document per this many bytes of a group's text is sampled, but about this many at least and at most.
 _SAMPLED_BYTES, _FEWEST_SAMPLED, _MOST_SAMPLED = 4e6, 32, 1024
 
 
 class TokenizerBackend(Protocol):
-    """Texts to ids, on the calling thread; may be called by several threads at once."""
+    """Encoder of texts that runs on the calling thread; multiple threads may call it at once."""
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """Ids of all texts one after the other, and the number of ids of each text."""
+        """Concatenated ids of all texts, and the number of ids per text."""
 
 
 @dataclass(frozen=True)
 class EncodedSpan:
-    """The rows of a span: N documents as arrays, and the rows that give none.
+    """Rows of a span: N documents as arrays, and the rows without a document.
 
     Attributes:
-        num_rows: rows of both kinds.
-        ids: uint32, the tokens of all documents one after the other.
-        lengths_N: tokens of each document, none of them 0.
-        rows_N: its row in the span, counted from 0, ascending.
-        text_bytes_N: bytes of its text as UTF-8.
-        special_hits_N: how often a string of a special token stands in its text.
-        unknown_N: its unknown tokens.
-        is_held_out_N: whether it belongs to the holdout corpus.
-        skipped: the other rows, each with its number in the span, ascending.
-        sample: beginnings of a few of the texts, whose ids are looked at in the end.
+        num_rows: number of rows, with and without a document.
+        ids: uint32, the concatenated tokens of all documents.
+        lengths_N: tokens of each document, never 0.
+        rows_N: each document's row in the span, from 0, ascending.
+        text_bytes_N: UTF-8 bytes of each text.
+        special_hits_N: occurrences of special-token strings in each text.
+        unknown_N: unknown tokens of each document.
+        is_held_out_N: whether each document belongs to the holdout corpus.
+        skipped: the rows without a document, each with its number in the span, ascending.
+        sample: beginnings of a few of the texts, whose ids are checked at the end.
     """
 
     num_rows: int
@@ -80,8 +79,8 @@ class SpanEncoder:
     """Reads and encodes spans; `tokenizer` counts special text, `backend` makes the ids.
 
     Attributes:
-        holdout: share of the documents that are held out.
-        num_bytes: size of all sources that the spans are of.
+        holdout: fraction of the documents to hold out.
+        num_bytes: size of all sources that the spans come from.
     """
 
     tokenizer: Tokenizer
@@ -90,7 +89,7 @@ class SpanEncoder:
     num_bytes: int
 
     def __call__(self, span: Span) -> EncodedSpan:
-        """Read a span and encode its texts; BackendsDiffer where the fast backend is not like the reference."""
+        """Read a span and encode its texts; raise BackendsDiffer if the fast backend differs from the reference."""
         rows = span.read()
         skipped = [(number, row) for number, row in enumerate(rows) if row.reason is not None]
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
@@ -118,7 +117,7 @@ class SpanEncoder:
         )
 
     def _encode(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], dict[int, Row]]:
-        """Ids of all texts, the number of ids of each, and those that cannot be encoded, each as the row that it is."""
+        """Ids of all texts, the number of ids per text, and a bad row for each text that cannot be encoded."""
         encoded, refused = [(np.empty(0, np.uint32), np.empty(0, np.int64))], dict[int, Row]()
         is_own = self.backend is self.tokenizer
         for batch in _batches(texts, _OWN_CHARACTERS if is_own else _FAST_CHARACTERS):
@@ -142,20 +141,20 @@ class SpanEncoder:
             return np.empty(0, np.uint32), np.zeros(1, np.int64)
 
     def _sampled(self, encoded: tuple[Ids, Lengths], text_bytes: npt.NDArray[np.int64]) -> list[int]:
-        """Numbers of the texts to look at: by a hash, about one in so many bytes, whatever the span."""
+        """Numbers of the texts to sample: chosen by hash, about one in `distance` bytes, whatever the span."""
         distance = np.clip(_SAMPLED_BYTES, self.num_bytes / _MOST_SAMPLED, self.num_bytes / _FEWEST_SAMPLED)
         return np.flatnonzero(hashes_of(encoded) * distance < text_bytes * 2.0**32).tolist()
 
 
 def _without_ids(text: str) -> Row:
-    """The row of a text of which the tokenizer leaves nothing: white space, say, or what it has no token for."""
+    """Row of a text for which the tokenizer gives no ids: only whitespace, say, or characters it has no token for."""
     if characters(text[:SAMPLED_CHARACTERS]):
         return Row("", Reason.CANNOT_ENCODE, f"no token for anything in {text[:_SHOWN_CHARACTERS]!r}")
     return Row("", Reason.EMPTY)
 
 
 def _check_memory(num_characters: int) -> None:
-    """Refuse a document before the memory for it ends, which would kill the process; UserError."""
+    """Raise UserError for a document that would exhaust the memory, which would kill the process."""
     needed = num_characters * _BYTES_PER_CHARACTER
     if needed > _LARGE and needed > (available := available_memory()):
         raise UserError(
@@ -166,7 +165,7 @@ def _check_memory(num_characters: int) -> None:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Tell by the hash of a document's text that it goes to the holdout, so that equal texts never part."""
+    """Whether a document goes to the holdout, by the hash of its text, so that equal texts stay together."""
     if not fraction:
         return False
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout").digest()
@@ -176,9 +175,9 @@ def is_held_out(text: str, fraction: float) -> bool:
 def ahead(
     items: Iterator[_Item], work: Callable[[_Item], _Result], *, num_workers: int
 ) -> Generator[tuple[_Item, _Result]]:
-    """Items with the results of `work`, in order, while threads are at the next ones.
+    """Yield items with the results of `work`, in order, while threads work on the next ones.
 
-    At most `num_workers` + 2 results wait. An error, also one of `items` itself, comes at its place in the order.
+    At most `num_workers` + 2 results wait. An error, even one of `items` itself, is raised at its place in the order.
     """
     waiting: deque[Future[tuple[_Item, _Result]]] = deque()
     with ExitStack() as stack:
@@ -195,7 +194,7 @@ def ahead(
 def _submit(
     items: Iterator[_Item], work: Callable[[_Item], _Result], pool: ThreadPoolExecutor
 ) -> Iterator[Future[tuple[_Item, _Result]]]:
-    """Hand out the items one by one; an error of `items` becomes the last result."""
+    """Submit the items one by one; an error of `items` becomes the last result."""
 
     def call(item: _Item) -> tuple[_Item, _Result]:
         return item, work(item)
@@ -203,14 +202,14 @@ def _submit(
     try:
         for item in items:
             yield pool.submit(call, item)
-    except Exception as error:  # whatever it is, it is raised again by whom it concerns, after the items before it
+    except Exception as error:  # of any kind: raised again in the consumer, after the items before it
         failed: Future[tuple[_Item, _Result]] = Future()
         failed.set_exception(error)
         yield failed
 
 
 def _batches(texts: Sequence[str], most_characters: int) -> Iterator[Sequence[str]]:
-    """Consecutive texts of about so many characters together; a longer one is alone."""
+    """Yield batches of consecutive texts of at most `most_characters` together; a longer text is its own batch."""
     start = characters = 0
     for number, text in enumerate(texts):
         if number > start and characters + len(text) > most_characters:

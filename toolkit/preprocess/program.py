@@ -1,4 +1,4 @@
-"""Prepare a corpus: settings and sources in, a finished folder out."""
+"""Corpus preparation: settings and sources in, a finished folder out."""
 
 import shutil
 import threading
@@ -48,24 +48,24 @@ from toolkit.preprocess.writer.groups import (
 from toolkit.preprocess.writer.writing import spans_of
 from toolkit.work.commands import Command
 
-# Of smaller corpora the end is near, where the tokenizer is compared in any case.
+# The saved tokenizer is always compared at the end, which is soon enough for smaller corpora.
 _LONG_BYTES, _NUM_TRIED = 1 << 29, 64
 
 
 def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult | None:
-    """Tokenise text into the corpus folder `output`.
+    """Tokenize text into the corpus folder `output`.
 
-    The result depends on the texts, the tokenizer and the settings alone, not on workers, tasks and where they run.
-    Interrupted and called again in the same way, it writes the groups of sources that are not finished, and ends with
-    the same bytes. Several commands may write one corpus at the same time: each takes groups that no other has.
+    The result depends only on the texts, the tokenizer and the settings, not on workers, tasks and where they run.
+    If interrupted and called again in the same way, it writes the groups of sources that are not finished, and ends
+    with the same bytes. Multiple commands may write one corpus at the same time: each takes groups that no other has.
 
     Args:
-        sources: files, folders, globs and data sets on the hub; read in one order, bytewise by absolute path or
+        sources: files, folders, globs and data sets on the hub; read in bytewise order of absolute path or
             `hub://repo/path`.
-        output: the corpus folder; made if it is missing.
+        output: the corpus folder; created if missing.
 
     Returns:
-        None where the corpus is finished already, or jobs of Slurm, or other commands, finish it.
+        None if the corpus is already finished, or if Slurm jobs or other commands finish it.
 
     Raises:
         UserError: a source or the folder cannot be used, or too many rows are bad.
@@ -103,9 +103,9 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
 
 
 def made_before(sources: Sequence[str], folder: Path, *, settings: PreprocessSettings) -> CorpusManifest | None:
-    """The manifest in `folder` where the same command has made that corpus of sources not modified since, or None.
+    """The manifest in `folder` if the same command made that corpus and the sources are unmodified since; else None.
 
-    None also under `--overwrite`.
+    Also None with `--overwrite`.
     """
     if settings.overwrite:
         return None
@@ -116,7 +116,7 @@ def made_before(sources: Sequence[str], folder: Path, *, settings: PreprocessSet
 def _described(
     sources: Sequence[str], output: Path, settings: PreprocessSettings
 ) -> tuple[UnfinishedCorpus, tokenization.Tokenizer]:
-    """The corpus that is asked for, of which nothing is looked at yet, and its tokenizer."""
+    """The requested corpus, whose folder is not read yet, and its tokenizer."""
     screening, tokenizer = open_screening(settings), load_tokenizer(settings)
     files = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
     return UnfinishedCorpus(output, files, _key(files, tokenizer, settings, screening), settings, screening), tokenizer
@@ -125,9 +125,9 @@ def _described(
 def _open(
     corpus: UnfinishedCorpus, command: Command, tokenizer: tokenization.Tokenizer
 ) -> tuple[CorpusManifest | None, BackendChoice | None]:
-    """Begin the corpus, or join those that write it: the backend that was chosen for all of it, if it was now.
+    """Start the corpus, or join the commands that write it.
 
-    Where it is finished, its manifest.
+    Return its manifest if it is finished, and the backend if it was chosen now, for the whole corpus.
     """
     output, settings, choice = corpus.output, corpus.settings, None
     with corpus.locked():
@@ -146,15 +146,15 @@ def _open(
             start_over(output, corpus.key, why_reference=choice.why_reference)
         elif settings.is_limited:
             check_nobody_writes(output)
-        if settings.executor != "slurm":  # whose jobs are commands by themselves
+        if settings.executor != "slurm":  # each Slurm job joins as a command of its own
             command.join(command_digest(corpus.key), otherwise="other sources or options")
     return None, choice
 
 
 def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
-    """All documents, in order, of the sources that can be read."""
+    """All documents of the readable sources, in order."""
     for file in corpus.files:
-        with suppress(UserError):  # told when its group is written
+        with suppress(UserError):  # reported when its group is written
             for _, span in spans_of([file], corpus.settings):
                 yield from (row.text for row in span.read() if not row.reason)
 
@@ -167,7 +167,7 @@ def _make(
     *,
     start: float,
 ) -> PreprocessResult | None:
-    # Half a second of Python for a large vocabulary, while the backends work outside the interpreter's lock.
+    # Half a second of Python for a large vocabulary, overlapped with the backends, which release the GIL.
     threading.Thread(target=lambda: tokenizer.fingerprint, daemon=True).start()
     corpus.missing()
     before, begun = list(corpus.written.values()), time.monotonic()
@@ -196,7 +196,7 @@ def _make(
 
 
 def _leave(command: Command) -> None:
-    """Remove what commands said to one another, if no other one works on the corpus, which is finished and locked."""
+    """Leave the finished, locked corpus; remove the commands' shared files if no other command works on it."""
     command.leave()
     if not command.others():
         shutil.rmtree(command.work, ignore_errors=True)
@@ -205,7 +205,7 @@ def _leave(command: Command) -> None:
 def _complete(
     corpus: UnfinishedCorpus, tokenizer: tokenization.Tokenizer
 ) -> tuple[CorpusManifest, Rows | None, str | None]:
-    """Give the corpus its shards, and what it has besides; the manifest, and what `_pack` gives."""
+    """Give the corpus its shards and all other files; return the manifest and the results of `_pack`."""
     output, settings, tally, rows, left_out = corpus.output, corpus.settings, corpus.tally, None, None
     unfinished, sources = output / UNFINISHED_FOLDER, tally.entries()
     text = look_at_sample(unfinished, tokenizer)
@@ -230,7 +230,7 @@ def _complete(
     if settings.sequence_length is not None:
         rows, left_out = _pack(output, settings.sequence_length)
         if settings.holdout:
-            # A small holdout may have no document long enough; a run that is to be evaluated on it will say so.
+            # A small holdout may have no document that is long enough; a run that evaluates on it will say so.
             with suppress(CorpusError):
                 _pack(output / HOLDOUT_FOLDER, settings.sequence_length)
     forget_unfinished(output)
@@ -238,7 +238,7 @@ def _complete(
 
 
 def _pack(output: Path, sequence_length: int) -> tuple[Rows, str | None]:
-    """Build the packing plans as training would on first use; also how many tokens they leave out."""
+    """Build the packing plans as training would on first use; also return how many tokens they leave out."""
     settings, corpus = DataSettings(train=str(output), sequence_length=sequence_length), Corpus(output)
     try:
         rows = open_rows(corpus, settings, seed=0)
@@ -255,7 +255,7 @@ def _key(
     settings: PreprocessSettings,
     screening: Screening | None,
 ) -> dict[str, Any]:
-    """Everything that the shards of a corpus depend on, by the name that a user knows it by."""
+    """Everything the shards of a corpus depend on, by the name users know it by."""
     names = ("text_field", "txt_documents", "delimiter", "limit_documents", "limit_tokens", "shard_tokens", "holdout")
     given = settings.model_dump(mode="json", include=set(names))
     rules = tokenizer.rules

@@ -79,7 +79,7 @@ class PreprocessSettings(ReadingSettings):
 
     @property
     def is_limited(self) -> bool:
-        """True where the corpus ends at a limit, which only one task that reads all before it can find."""
+        """Whether the corpus ends at a limit, which only a single task that reads everything before it can find."""
         return self.limit_documents is not None or self.limit_tokens is not None
 
 

@@ -1,7 +1,7 @@
-"""Judgement of sources, one rule for all formats: what a source has to give, and what it looks like if it does not.
+"""Checks of sources, one rule for all formats: what a source has to yield, and what it looks like if it does not.
 
-A source that gives no document, or of which more than half of the rows are bad, is an error by itself, whatever its
-share of all rows, its name and its place in the order. Readers only say what each row is.
+A source that yields no document, or has more than half of its rows bad, is an error by itself, whatever its share of
+all rows, its name and its place in the order. Readers only say what each row is.
 """
 
 import codecs
@@ -37,7 +37,7 @@ _REMEDIES = {
 
 
 class SourceError(UserError):
-    """A source that cannot be read, which ends the reading of its group."""
+    """Error of a source that cannot be read; it ends the reading of its group."""
 
     def __init__(self, source: Source, problem: str) -> None:
         super().__init__(problem if source.name in problem else f"the source {source.name}: {problem}")
@@ -47,9 +47,9 @@ class SourceError(UserError):
 def check_sources(
     read: Iterable[tuple[Source, Account]], settings: ReadingSettings, broken: SourceError | None = None
 ) -> None:
-    """Raise a UserError that names the sources that gave no document or lost more than half of their rows.
+    """Raise a UserError that names the sources that yielded no document or lost more than half of their rows.
 
-    `broken` is the error that ended the reading of the one after them, if one did.
+    `broken` is the error that ended the reading of the source after them, if any.
     """
     bad = [(source, account) for source, account in read if _is_bad(source, account, settings)]
     if not (bad or broken):
@@ -65,7 +65,7 @@ def check_sources(
 
 @contextmanager
 def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None]:
-    """Name the source in errors; a better one than a reader's where the file is not of the kind that its name says."""
+    """Name the source in errors; explain them better than the reader if the file is not what its name says."""
     try:
         yield
     except SourceError:
@@ -78,11 +78,11 @@ def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None
 def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool:
     if account.num_texts or account.num_bad:
         return not account.num_texts or 2 * account.num_bad > account.rows
-    # A whole file is a document, and an empty one is no loss.
+    # The whole file is one document, and an empty file is no loss.
     is_document = source.format is Format.TEXT and settings.txt_documents == "file"
     if is_document or account.rows:
         return not is_document
-    # Nor is a table that says that it has no rows.
+    # Neither is a table that says that it has no rows.
     has_content = any(head.strip() for ending, head in _heads(source) if ending == source.format)
     return not has_content or _other_kind(source, settings) is not None
 
@@ -99,13 +99,13 @@ def _problem(source: Source, account: Account, settings: ReadingSettings) -> str
 
 
 def remedy(skipped: Mapping[str, int]) -> str:
-    """What to do about the bad ones of rows that are counted by reason."""
+    """What to do about the bad rows among those that `skipped` counts by reason."""
     bad = {reason: count for reason, count in skipped.items() if Reason(reason).is_bad}
     return _REMEDIES.get(Reason(max(bad, key=lambda reason: bad[reason])), "Repair it.")
 
 
 def _heads(source: Source) -> Iterator[tuple[str, bytes]]:
-    """The beginning of the file and of what is packed in it, as far as it can be read, each with its ending."""
+    """Beginning of the file and of its decompressed content, as far as readable, each with its file extension."""
     with suppress(UserError):
         if source.compression is not None:
             with open_file(source, (0, min(source.num_bytes, _HEAD_BYTES))) as file:
@@ -150,7 +150,7 @@ def _other_delimiter(ending: str, head: bytes, settings: ReadingSettings) -> str
 
 
 def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
-    """How the rows of a JSON file are laid out, if not as one object in a line; and what to do."""
+    """How the rows of a JSON file are laid out, if not as one object per line; and what to do."""
     if source.format not in (Format.JSON, Format.JSON_LINES):
         return None
     with open_stream(source) as stream:
@@ -169,7 +169,7 @@ def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
         if isinstance(rows, list) and rows and (key == settings.text_field or isinstance(rows[0], dict))
     }
     if not isinstance(value, dict) or (len(line) == end and (text[end:].strip() or not lists)):
-        return None  # an array, or one object in a line
+        return None  # an array, or one object per line
     if text[end:].strip() or not lists:
         return f"Its objects are not one per line. Rewrite it: {_command(source, 'jq -c .')}"
     if settings.text_field in lists:
@@ -181,7 +181,7 @@ def _other_layout(source: Source, settings: ReadingSettings) -> str | None:
 
 
 def _command(source: Source, command: str) -> str:
-    """The command with the file's text for input."""
+    """The command with the file's text as input."""
     if source.compression is None:
         return f"{command} < {quoted(source.name)} > NEW"
     return f"{_UNPACK[source.compression]} {quoted(source.name)} | {command} > NEW"

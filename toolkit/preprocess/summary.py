@@ -1,4 +1,4 @@
-"""Summary of `toolkit preprocess`: the numbers, and the table and notes that close the command."""
+"""Summary of `toolkit preprocess`: the numbers, and the table and notes printed at the end."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,18 +19,18 @@ _LONG_TOKENS = 250_000
 
 @dataclass(frozen=True)
 class PreprocessResult:
-    """Result and speed.
+    """Result and speed of `preprocess`.
 
     Attributes:
-        holdout: what holdout/corpus.json says, where documents are held out.
-        why_reference: why the tokenizer's own backend made the ids; empty: the fast one did.
-        tally: counts over all rows, those of an earlier, interrupted run included.
-        rows: the packed rows, where a sequence length was given.
-        left_out: how many tokens no row has and why, where that is more than 1 %.
-        start_seconds: how long this run took until the first text was encoded for the corpus.
-        seconds: how long it took then to read, encode and write.
-        done: what this run did in that time.
-        num_kept_shards: finished shards of an interrupted run that were kept.
+        holdout: manifest of the holdout; None if no documents are held out.
+        why_reference: why the tokenizer's own backend made the ids; empty if the fast one did.
+        tally: counts over all rows, including those of an earlier, interrupted run.
+        rows: the packed rows; None without a sequence length.
+        left_out: how many tokens are in no row and why; None if at most 1 %.
+        start_seconds: seconds until this run encoded the first text for the corpus.
+        seconds: seconds it then took to read, encode and write.
+        done: counts of this run's work in that time.
+        num_kept_shards: finished shards kept from an interrupted run.
     """
 
     manifest: CorpusManifest
@@ -84,7 +84,7 @@ def summary_table(result: PreprocessResult) -> "Table":
 
 
 def notes(result: PreprocessResult) -> list[str]:
-    """Notes for the user, one sentence or two each."""
+    """Notes for the user, one or two sentences each."""
     manifest, found = result.manifest, []
     if result.holdout is not None and not result.holdout.documents:
         found.append("No document fell into the holdout: the text is short for that share. Hold out more.")
@@ -117,7 +117,7 @@ def _end(tokenizer: Tokenizer) -> str:
 
 
 def corpus_ending(place: str, holdout: str | None = None) -> str:
-    """Last lines of a command that made a corpus, in a folder or at a URL, and its holdout."""
+    """Last lines of a command that made a corpus and its holdout, if any, in a folder or at a URL."""
     data = {"train": place, "validation": holdout}
     settings = " ".join(f"--set {quoted(f'data.{key}={path}')}" for key, path in data.items() if path)
     return ending(f"wrote {place}", f"toolkit inspect {quoted(place)}", f"toolkit train RUN.toml {settings}")

@@ -1,6 +1,6 @@
-"""Tasks that write the groups of a corpus: in this process, in others, on a Ray cluster, or as jobs of Slurm.
+"""Tasks that write the groups of a corpus: in this process, in others, on a Ray cluster, or as Slurm jobs.
 
-A task takes one free group after another until all are written. It needs nothing but the folder of the corpus.
+A task takes one free group after another until all are written. It needs only the folder of the corpus.
 """
 
 import faulthandler
@@ -39,11 +39,11 @@ _SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def _unheard(num_bytes: int, note: str) -> None:
-    """A worker of another process, whose progress its folder shows."""
+    """Ignore the progress of a worker in another process: its folder shows it."""
 
 
 class CorpusJob(Job):
-    """Groups to write; where documents are left out, all are read before, and decided on."""
+    """Groups to write; if documents are to be left out, all groups are read first, then the choice is made."""
 
     def __init__(self, corpus: UnfinishedCorpus) -> None:
         super().__init__(work_folder(corpus.output), _items(corpus))
@@ -53,7 +53,7 @@ class CorpusJob(Job):
         self.on_span: OnSpan = _unheard
 
     def is_done(self, item: Item) -> bool:
-        """True where a group is read or written, also by a command that has finished the corpus since."""
+        """Whether the item is done, also if another command has finished the corpus since."""
         step, number = item.payload
         if step == "read":
             return number not in self.corpus.unread()
@@ -61,11 +61,11 @@ class CorpusJob(Job):
             return self.corpus.is_decided
         try:
             return all(group.number != number for group in self.corpus.missing())
-        except UserError as error:  # of all groups up to here, which the command finds itself
+        except UserError as error:  # about all groups so far; the command meets it itself
             raise StoppedError from error
 
     def do(self, item: Item) -> None:
-        """Read or write a group, or decide."""
+        """Read or write a group, or decide which documents are left out."""
         step, number = item.payload
         if self.tokenizer is None:
             give_back_freed_memory()
@@ -132,12 +132,12 @@ DECIDE = "decide"
 
 
 def item_key(step: Literal["read", "write"], number: int, why_reference: str) -> str:
-    """Key of the item that reads or writes a group; what the other backend made is redone."""
+    """Key of the item that reads or writes a group; it differs by backend, so groups of the other one are redone."""
     return f"{step} {number:05d}" + " by the reference" * (step == "write" and bool(why_reference))
 
 
 def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:
-    """Write until no group is missing, also those that a command leaves which is killed."""
+    """Write until no group is missing, including groups that a killed command left."""
     before = corpus.num_bytes
     total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - before
     with progress("Preparing", total=total / 1e6, unit="MB") as bar:
@@ -157,9 +157,9 @@ def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendCho
                 _work_here(job)
             else:
                 _work_in_others(job, look)
-            is_left = bool(corpus.missing())  # raises where too many rows are bad
+            is_left = bool(corpus.missing())  # raises if too many rows are bad
             _check_failures(job)
-            if is_left:  # by another backend, or by another machine and not seen here yet
+            if is_left:  # the backend changed, or another machine's groups are not visible here yet
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
@@ -196,7 +196,7 @@ def _crew(job: CorpusJob) -> Crew:
 
 
 def _failures(job: CorpusJob) -> dict[str, str]:
-    """Messages of what failed, by group, without what only waits for that."""
+    """Error messages by group, without items that only wait for a failed one."""
     claims = Claims(job)
     claims.look()
     failed = [item for item in job.items if item.key in claims.failed and claims.failed.keys().isdisjoint(item.needs)]
@@ -209,7 +209,7 @@ def _name(corpus: UnfinishedCorpus, item: Item) -> str:
 
 
 def _check_failures(job: CorpusJob) -> None:
-    """Raise an error that names what failed, if anything has."""
+    """Raise an error that names the failed groups, if any."""
     if not (failed := _failures(job)):
         return
     is_bug = any("\nTraceback" in message for message in failed.values())
@@ -224,7 +224,7 @@ def _check_failures(job: CorpusJob) -> None:
 
 
 def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
-    """Submit jobs to Slurm, each this command as one task, until as many are in the queue as are asked for."""
+    """Submit Slurm jobs, each running this command as one task, until the requested number is in the queue."""
     output, settings, missing = corpus.output, corpus.settings, corpus.missing()
     num_groups = len(corpus.groups)
     console().print(f"{output}: {num_groups - len(missing):,} of {counted(num_groups, 'source group')} written")
@@ -233,7 +233,7 @@ def submit(corpus: UnfinishedCorpus, sources: Sequence[str]) -> None:
     logs = logs_folder(output)
     logs.mkdir(exist_ok=True)
     jobs = SlurmJobs(logs / "jobs.json", remedy="Correct SBATCH_PARTITION and the like, or --workers")
-    # One that begins when the others have finished it all has nothing to do.
+    # A job that starts after the others have finished everything has nothing to do.
     manifest, begun = (shlex.quote(str(output / name)) for name in (CORPUS_MANIFEST, f"{UNFINISHED_FOLDER}/{BEGUN}"))
     unseen = shlex.quote(f"no corpus is in progress in {output} here: put --output where all machines see it")
     line = f"[ -e {manifest} ] || [ -e {begun} ] || {{ echo {unseen} >&2; exit 2; }}; "
@@ -253,12 +253,12 @@ def _command(sources: Sequence[str], output: Path, settings: PreprocessSettings)
 
 
 def logs_folder(output: Path) -> Path:
-    """Folder of what tasks print, beside the corpus, which has nothing of theirs; hidden, as it is no source."""
+    """Folder of the tasks' logs: beside the corpus, not in it, and hidden, so that it is not read as a source."""
     return output.absolute().with_name(f".{output.absolute().name}.tasks")
 
 
 def load_tokenizer(settings: PreprocessSettings) -> Tokenizer:
-    """The tokenizer that a corpus is made with."""
+    """Load the tokenizer of a corpus."""
     tokenizer = tokenization.load(
         settings.tokenizer,
         mask_token=settings.mask_token,

@@ -1,4 +1,4 @@
-"""Sample of the texts of a corpus, and what the saved tokenizer and the ids make of it."""
+"""Sample of the texts of a corpus: whether the saved tokenizer gives the same ids, and what is lost in the ids."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ _MOST_TEXTS, _SHOWN_CHARACTERS = 2048, 8
 
 
 def keep_sample(folder: Path, texts: Sequence[str]) -> None:
-    """Note texts of a group for `look_at_sample`."""
+    """Save texts of a group for `look_at_sample`."""
     if not texts:
         return
     with (folder / _FILE).open("a", encoding="utf-8") as file:
@@ -27,12 +27,12 @@ def keep_sample(folder: Path, texts: Sequence[str]) -> None:
 
 
 def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextEntry:
-    """Encode and decode texts that were noted; sums over the corpus are left at 0.
+    """Encode and decode the saved texts; sums over the corpus are left at 0.
 
-    UserError where the saved tokenizer gives other ids for one.
+    Raises UserError if the saved tokenizer gives other ids for one of them.
     """
     files = sorted(groups.glob(f"*/{_FILE}"))
-    # Of ten thousand groups each gives a text, so that memory is bounded.
+    # Bounds memory: of ten thousand groups, each gives one text.
     of_each = -(-_MOST_TEXTS // max(1, len(files)))
     noted = ([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files)
     texts = [text for its in noted for text in _spread(list(dict.fromkeys(its)), of_each)]
@@ -51,10 +51,10 @@ def look_at_sample(groups: Path, tokenizer: Tokenizer) -> TextEntry:
 
 
 def encode_as_saved(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Ids]:
-    """The ids of texts that can be encoded; UserError where the saved tokenizer gives other ones."""
+    """The ids of texts that can be encoded; UserError if the saved tokenizer gives other ids."""
     encoded = dict[str, Ids]()
     for text in texts:
-        with suppress(CannotEncode):  # What the sample cut off may leave a part of a word that has no token.
+        with suppress(CannotEncode):  # Cutting a text for the sample may leave a part of a word that has no token.
             encoded[text] = tokenizer.encode_batch([text])[0]
     if (difference := saved_difference(tokenizer, encoded)) is not None:
         raise UserError(
@@ -65,5 +65,5 @@ def encode_as_saved(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, Ids
 
 
 def _spread(texts: Sequence[str], most: int) -> Sequence[str]:
-    """At most so many of them, at even distances."""
+    """At most `most` of the texts, evenly spaced."""
     return texts[:: -(-len(texts) // most) or 1]

@@ -1,8 +1,7 @@
-"""Checks of a tokenizer before a corpus is made with it: whether the fast backend gives its ids, and transformers too.
+"""Checks of a tokenizer before a corpus is made with it: whether the fast backend and transformers give its ids.
 
 Results are kept in the cache folder, so that each check is made only once. They depend on the tokenizer's content and
-on the versions of the libraries: with others they are rebuilt. A cache folder that cannot be written only costs
-time.
+on the library versions, and are rebuilt if either changes. A cache folder that cannot be written only costs time.
 """
 
 import json
@@ -21,10 +20,10 @@ from toolkit.core.errors import UserError
 from toolkit.preprocess.encoding import TokenizerBackend
 
 _TRIAL_CHARACTERS = 2_000_000
-# The reference encodes so much in less time than it takes to open the fast backend of a large vocabulary.
+# The reference encodes this much in less time than it takes to open the fast backend of a large vocabulary.
 _SHORT_CHARACTERS = 1_000_000
 _NUM_PIECES = 20
-# Ends of documents in pretraining; of two that a vocabulary has, the first one.
+# End-of-document tokens in pretraining; if a vocabulary has two, the first is suggested.
 _PRETRAINING_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
@@ -41,15 +40,15 @@ def choose_backend(
 ) -> BackendChoice:
     """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
 
-    For a short input it would not be worth opening. `texts` are the documents from the first on, read as far as needed;
-    `num_threads` will call the backend, None: any number.
+    For a short input it is not worth opening. `texts` are the documents from the first on, read as far as needed;
+    `num_threads` is the number of threads that will call the backend; None: any number.
     """
     if engine == "reference":
         return BackendChoice(tokenizer, "asked for with --engine reference")
     trial = list(_trial(texts))
     if sum(map(len, trial)) < min(_SHORT_CHARACTERS, _TRIAL_CHARACTERS):
         return BackendChoice(tokenizer, "the text is short")
-    pieces = [trial[start::_NUM_PIECES] for start in range(min(_NUM_PIECES, len(trial)))]  # for several cores
+    pieces = [trial[start::_NUM_PIECES] for start in range(min(_NUM_PIECES, len(trial)))]  # for multiple cores
     with ThreadPoolExecutor() as pool:
         # The reference takes a second for the trial; opening the fast backend takes another, on one core.
         expected = [pool.submit(tokenizer.encode_batch, piece) for piece in pieces]
@@ -75,7 +74,7 @@ def choose_backend(
 
 
 def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int | None) -> BackendChoice:
-    """The backend that `choose_backend` took, perhaps on another machine; UserError where this one has it not."""
+    """The backend that `choose_backend` took, perhaps on another machine; UserError if this machine lacks it."""
     if why_reference:
         return BackendChoice(tokenizer, why_reference)
     try:
@@ -99,10 +98,9 @@ def _trial(texts: Iterator[str]) -> Iterator[str]:
 
 
 def proof_of(tokenizer: Tokenizer) -> CachedResult:
-    """The proof that the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
+    """Cached proof that the fast backend gave the tokenizer's own ids on the text of every vocabulary entry.
 
-    Its value are the characters of Unicode on which the two do not agree. That they agree on an input is checked for
-    every input.
+    Its value is the Unicode characters on which the two disagree. Agreement on the input is checked for every input.
     """
     libraries = ("gigatoken", "tokenizers", "tiktoken", "sentencepiece")
     return CachedResult(
@@ -116,10 +114,10 @@ def proof_of(tokenizer: Tokenizer) -> CachedResult:
 
 
 def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
-    """Differences of the ids of `AutoTokenizer`, and so those of Megatron-LM; one sentence each.
+    """Differences from the ids of `AutoTokenizer`, and thus of Megatron-LM; one sentence each.
 
-    Nothing is compared where there is no configuration beside the vocabulary, or one that changes nothing: the general
-    class of transformers with names of special tokens alone, as the toolkit writes it.
+    Nothing is compared if there is no configuration beside the vocabulary, or one that changes nothing: the generic
+    class of transformers with only names of special tokens, as the toolkit writes it.
     """
     folder = tokenizer.folder
     if folder is None:
@@ -143,7 +141,7 @@ def ids_that_differ_in_transformers(tokenizer: Tokenizer) -> list[str]:
 
 
 def mask_notes(tokenizer: Tokenizer) -> list[str]:
-    """Notes on the mask token that was decided, a sentence or two each."""
+    """Notes on the chosen mask token, one or two sentences each."""
     found, mask = [], tokenizer.mask
     if mask.passed_over is not None:
         found.append(
@@ -159,7 +157,7 @@ def mask_notes(tokenizer: Tokenizer) -> list[str]:
 
 
 def end_notes(tokenizer: Tokenizer) -> list[str]:
-    """A note where documents end with the end of a turn, as chat models do, though the vocabulary has another end."""
+    """A note if documents end with a chat model's end-of-turn token although the vocabulary has a pretraining end."""
     vocabulary = tokenizer.backend.get_added_tokens_decoder().values()
     specials = {token.content for token in vocabulary if token.special}
     others = [end for end in _PRETRAINING_ENDS if end in specials]

@@ -1,4 +1,4 @@
-"""Tokenizer training: a vocabulary from the same files and rows, in the same order, as a corpus is made from."""
+"""Tokenizer training: a vocabulary from the same files and rows as a corpus, in the same order."""
 
 import time
 from collections import Counter
@@ -28,10 +28,10 @@ class TokenizerTraining:
     """A trained tokenizer, and what it was trained on.
 
     Attributes:
-        vocabulary_size: number of ids; fewer than requested where there was too little text.
-        text_bytes: size of the texts as UTF-8.
+        vocabulary_size: number of ids; fewer than requested if there was too little text.
+        text_bytes: UTF-8 bytes of the texts.
         skipped: rows without a text, by reason.
-        bytes_per_token: on the first megabyte of text.
+        bytes_per_token: measured on the first megabyte of text.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class TokenizerTraining:
 def train_tokenizer(sources: Sequence[str], output: Path, *, settings: TokenizerTrainingSettings) -> TokenizerTraining:
     """Train a byte-level BPE on the texts of sources; equal texts give equal files.
 
-    Memory holds the counts of all distinct words, not the text. Sources are as for `preprocess`; the folder is made.
+    Keeps the counts of all distinct words in memory, not the text. Sources are as for `preprocess`; creates the folder.
     """
     found = find_sources(sources, subset=settings.subset, exclude=settings.exclude or (), output=output)
     files = [file for file in found if not file.is_excluded]
@@ -87,7 +87,7 @@ def _prepare(output: Path, *, overwrite: bool) -> None:
 def _texts(
     files: Sequence[Source], settings: TokenizerTrainingSettings, result: TokenizerTraining, shown: Progress
 ) -> Iterator[str]:
-    """The texts of all files up to the limit, counted in `result`; UserError for sources that lose most rows."""
+    """The texts of all files up to the limit, counted in `result`; UserError if sources lose most of their rows."""
     accounts = [Account() for _ in files]
     ends = [*accumulate((file.num_bytes for file in files), initial=0)]
     num_read = len(files)

@@ -1,4 +1,4 @@
-"""Corpora for object storage: written in a folder of this machine, then uploaded, corpus.json last."""
+"""Corpora for object storage: written to a local folder, then uploaded, corpus.json last."""
 
 import os
 import shutil
@@ -31,10 +31,10 @@ def write_to(
     command: Any,
     made_before: Callable[[Path], CorpusManifest | None],
 ) -> _Result | None:
-    """Call `write` with the folder of a corpus: `output`, or where that is a URL one whose files are put there then.
+    """Call `write` with the folder of a corpus: `output`, or for a URL a local folder that is then uploaded to it.
 
-    Started again with the same `command`, plain data, both go on where they were. None where others have written the
-    corpus, or still do, as `write` says with None, or where `made_before` knows the manifest that is at the URL.
+    Started again with the same `command` (plain data), writing and upload resume. Return None if other commands have
+    written the corpus or still do (`write` returns None), or if `made_before` recognizes the manifest at the URL.
     """
     if not is_url(output):
         return write(Path(output))
@@ -52,7 +52,7 @@ def write_to(
     folder = cache_folder() / "staging" / digest_of([url, command])[:32]
     console().print(f"Writing to {folder} first.")
     result = None if _is_finished(folder) else write(folder)
-    # Of several commands one uploads: another would put corpus.json there while shards are on their way.
+    # One command uploads: another one would put corpus.json there while shards are still being uploaded.
     with locked_file(cache_folder() / f".{folder.name}.lock"):
         if _is_finished(folder):
             _upload(folder, url)
@@ -68,7 +68,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _upload(folder: Path, url: str) -> None:
-    """Put the files of a finished corpus below a URL; each is removed here when it is there."""
+    """Upload the files of a finished corpus below a URL; each local file is removed once it is uploaded."""
     files = [path for path in folder.rglob("*") if path.is_file() and not _is_left_out(path.relative_to(folder))]
     manifests = sorted((path for path in files if path.name == CORPUS_MANIFEST), key=lambda path: -len(path.parts))
     others = [path for path in sorted(files) if path.name != CORPUS_MANIFEST]
@@ -87,5 +87,5 @@ def _upload(folder: Path, url: str) -> None:
 
 
 def _is_left_out(path: Path) -> bool:
-    """A lock, what commands say to one another, or a packing plan, which each machine makes for itself."""
+    """Whether a file is a lock, a shared file of commands, or a packing plan, which each machine makes for itself."""
     return any(name.startswith((".", "plans-")) for name in path.parts) or ".plan-" in path.name

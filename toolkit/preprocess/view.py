@@ -1,4 +1,4 @@
-"""A corpus in the making, as its folder shows it: groups that are written, begun and failed, and how fast it goes."""
+"""View of a corpus in the making, from its folder: groups written, in progress and failed, and the pace."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ _MB = 1e6
 
 
 class CorpusView:
-    """The groups of a corpus that other commands make; CorpusError where what says how it was started is damaged."""
+    """Groups of a corpus that other commands make; raises CorpusError if the record of its start is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._work = folder, work_folder(folder)
@@ -30,19 +30,19 @@ class CorpusView:
         self._pace = Pace(len(self._written))
 
     def look(self) -> None:
-        """Read what has been begun, has been written and has failed since the last look."""
+        """Read which groups were started, written or failed since the last look."""
         begun = read_begun(self._folder)
         if begun is not None and begun != self._begun:
             self._begin(begun)
         self._begun = begun
         for number, group in written_groups(self._folder, known=self._written).items():
-            # Of another backend, or of sources that it has no more, it is not one of the corpus.
+            # A group of another backend, or of sources that the corpus no longer has, is not part of it.
             if begun and number < len(self._megabytes) and group.key.get("why_reference") == begun.why_reference:
                 self._written.add(number)
         self._claims.look()
 
     def _begin(self, begun: Begun) -> None:
-        """Look at a corpus whose sources or backend were others at the last look."""
+        """Reset for a corpus whose sources or backend have changed since the last look."""
         try:
             sources = [(int(size), version) for _, size, version in begun.key["sources"]]
         except (KeyError, TypeError, ValueError):
@@ -56,7 +56,7 @@ class CorpusView:
         self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), set()
 
     def is_over(self) -> bool:
-        """True if the corpus is finished, or no process makes it."""
+        """Whether the corpus is finished, or no process is making it."""
         return self._begun is None or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
@@ -87,7 +87,7 @@ class CorpusView:
 
     @property
     def _is_limited(self) -> bool:
-        """True where a limit ends it, perhaps before the last group."""
+        """Whether a limit ends the corpus, perhaps before the last group."""
         assert self._begun is not None
         return any(self._begun.key.get(key) for key in ("--limit-documents", "--limit-tokens"))
 

@@ -1,7 +1,7 @@
-r"""Documents, queries, and the judgements that say which documents answer which queries, from BEIR folders.
+r"""Documents, queries, and judgements of which documents answer which queries, from BEIR folders.
 
-A folder holds `corpus.jsonl`, `queries.jsonl` (both plain or `.gz`) and `qrels/{train,dev,test}.tsv`. JSON lines end at
-`\n` only: other line breaks of Unicode, such as U+0085 and U+2028, may stand inside a string.
+A folder has `corpus.jsonl`, `queries.jsonl` (both plain or `.gz`) and `qrels/{train,dev,test}.tsv`. JSON lines end at
+`\n` only: other Unicode line breaks, such as U+0085 and U+2028, may occur inside a string.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from toolkit.tables import parse_object, read_text
 
 _CORPUS, _QUERIES, _QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
 SPLITS = {Split.TRAIN: "train", Split.VALIDATION: "dev", Split.TEST: "test"}
-"""Names of files of judgements, but for the ending."""
+"""Names of judgement files, without the suffix."""
 _COLUMNS = "query id, document id and grade, separated by tabs"
 _CORRECT = "Correct that line."
 Content = TypeVar("Content")
@@ -32,7 +32,7 @@ Grades = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Document:
-    """Text that is searched, and its title or an empty string."""
+    """Text to search, and its title (empty if none)."""
 
     title: str
     text: str
@@ -52,11 +52,11 @@ class Collection:
     queries: Mapping[str, str]
 
     def by_set(self, ids: Iterable[str]) -> dict[str, list[str]]:
-        """Ids of documents or queries by the name of their set, which is searched apart; here there is one."""
+        """Ids of documents or queries by name of their set; sets are searched separately. Here there is only one."""
         return {"": list(ids)}
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """True if a document is the query itself: same id and text, with or without the title."""
+        """Whether a document is the query itself: same id and text, with or without the title."""
         if query != document:
             return False
         found = self.documents[document]
@@ -94,17 +94,17 @@ class Judgements:
 
 
 def is_beir(path: Path) -> bool:
-    """True for a BEIR folder, and for a file in the `qrels/` of one."""
+    """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
     return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
 
 
 def collection_folder(judgements: Path) -> Path:
-    """The folder above the `qrels/` in which a judgements file is; either may be the current folder, and unnamed."""
+    """The folder above the `qrels/` of a judgements file; either may be the current folder, left out of the path."""
     return Path(os.path.abspath(judgements)).parent.parent
 
 
 def judgements_file(path: Path, *, split: str) -> Path:
-    """The judgements that a path stands for: a file itself, or the split's of a BEIR folder."""
+    """Judgements file for a path: the path itself, or the split's file in a BEIR folder."""
     if not path.is_dir():
         return path
     file = path / _QRELS / f"{split}.tsv"
@@ -118,13 +118,13 @@ def judgements_file(path: Path, *, split: str) -> Path:
 
 
 def collection_files(judgements: Path) -> list[Path]:
-    """Documents and queries above the `qrels/` folder of a judgements file, as far as they exist."""
+    """Existing files of documents and queries above the `qrels/` folder of a judgements file."""
     found = (_find(collection_folder(judgements), name) for name in (_CORPUS, _QUERIES))
     return [file for file in found if file is not None]
 
 
 def read_collection(judgements: Path, bad: BadRows) -> Collection:
-    """The collection above the `qrels/` folder of a judgements file."""
+    """Read the collection above the `qrels/` folder of a judgements file."""
     root = collection_folder(judgements)
     files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
     for name, file in files.items():
@@ -139,7 +139,7 @@ def read_collection(judgements: Path, bad: BadRows) -> Collection:
 
 
 def read_judgements(path: Path, collection: Collection, bad: BadRows) -> Judgements:
-    """Judgements of one file, with or without a header."""
+    """Read the judgements of one file, with or without a header."""
     text = read_text(path, what_to_give="Give a BEIR folder or one of its qrels.")
     lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
     read = bad.each(path, lines, lambda line: _judgement(path, *line))
@@ -183,7 +183,7 @@ def _find(root: Path, name: str) -> Path | None:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, JsonRow]]:
-    """The objects of a file of JSON lines, plain or `.gz`, with their places."""
+    """Yield the objects of a JSON lines file, plain or `.gz`, with their places."""
     for number, line in enumerate(_read_bytes(path), start=1):
         if line.strip():
             place = f"{path}, line {number}"

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 _QUEUED_BATCHES = 4
-"""Batches' worth of pairs to choose a batch from, so that it is full even if some pairs have to wait."""
+"""Number of batches of pairs to choose a batch from, so that it is full even if some pairs have to wait."""
 
 
 class TrainingPair(NamedTuple):
-    """Texts of a query, a relevant document, all that are no negatives, and documents that are judged not relevant.
+    """Texts of a query, a relevant document, everything that must not be a negative, and documents judged not relevant.
 
-    No negatives are the relevant documents, and the query's own text: to be told apart from itself, which another pair
-    may call relevant to its query, teaches nothing.
+    The relevant documents must not be negatives, nor the query's own text, which may be a document relevant to another
+    query: telling a query from itself teaches nothing.
     """
 
     query: str
@@ -42,13 +42,13 @@ class Negatives(Enum):
     """Negatives of a query in training."""
 
     JUDGED = auto()
-    """The other documents of its batch, and one that is judged not relevant."""
+    """The other documents of its batch, and one judged not relevant."""
     IN_BATCH = auto()
     """The other documents of its batch."""
 
 
 def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: Negatives) -> list[TrainingPair]:
-    """A pair for each query and relevant document, with `texts` of documents by id; those without text are left out.
+    """A pair for each query and relevant document, with `texts` of documents by id; empty documents are left out.
 
     Raises:
         UserError: fewer than two queries have a pair.
@@ -75,7 +75,7 @@ def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: N
 
 
 class TrainingRow(NamedTuple):
-    """A row of a batch; no negative where no pair of the training data has one."""
+    """A row of a batch; `negative` is None if no pair of the training data has one."""
 
     query: str
     positive: str
@@ -83,7 +83,7 @@ class TrainingRow(NamedTuple):
 
 
 class _Batch:
-    """Examples none of whose documents is relevant to another one's query."""
+    """Examples whose documents are not relevant to each other's queries."""
 
     def __init__(self) -> None:
         self.examples: list[TrainingRow] = []
@@ -103,12 +103,12 @@ class _Batch:
 
 
 def plan_batches(pairs: Sequence[TrainingPair], *, rows: int, steps: int, seed: int) -> list[list[TrainingRow]]:
-    """Batches of a whole run, in order.
+    """Plan the batches of a whole run, in order.
 
-    Every document of a batch is a negative to all its queries but one, so a pair waits for a later batch where it would
-    bring along a document that is relevant to another query, or a query twice. A batch is smaller than `rows` only
-    where no more pairs fit. Each pass over the pairs has an order of its own, and each pair one of its negatives;
-    a pair without any gets a document of another one.
+    Every document of a batch is a negative for all queries but its own, so a pair waits for a later batch if it would
+    add a document relevant to another query, or repeat a query. A batch is smaller than `rows` only if no more pairs
+    fit. Each pass over the pairs has a new order, and draws one of each pair's negatives; a pair without negatives gets
+    a document of another pair.
     """
     draw = np.random.default_rng(seed)
     pool = [text for pair in pairs for text in (pair.positive, *pair.negatives)]
@@ -131,7 +131,7 @@ def plan_batches(pairs: Sequence[TrainingPair], *, rows: int, steps: int, seed: 
 def _negative(pair: TrainingPair, pool: Sequence[str], draw: np.random.Generator) -> str:
     if pair.negatives:
         return pair.negatives[int(draw.integers(len(pair.negatives)))]
-    # Where nearly everything is relevant, the last draw stands; `_Batch` still keeps it away from other queries.
+    # If nearly everything is relevant, the last draw is used; `_Batch` still keeps it away from other queries.
     for _ in range(100):
         chosen = pool[int(draw.integers(len(pool)))]
         if chosen not in pair.relevant:
@@ -140,7 +140,7 @@ def _negative(pair: TrainingPair, pool: Sequence[str], draw: np.random.Generator
 
 
 class PlannedBatches(BatchSampler):
-    """Cuts a data set in the order of its rows into batches of the given sizes."""
+    """Batches of the given sizes, cut from a data set in row order."""
 
     def __init__(self, dataset: Any, *, sizes: Sequence[int], **of_the_trainer: object) -> None:
         self._sizes = sizes
@@ -155,7 +155,7 @@ class PlannedBatches(BatchSampler):
             start += size
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing for the trainer: the plan spans the whole run."""
+        """Do nothing when the trainer calls this: the plan spans the whole run."""
 
 
 def train_contrastively(
@@ -172,7 +172,7 @@ def train_contrastively(
 
     class _TrainerWithoutCard(SentenceTransformerTrainer):
         def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
-            """Do nothing: for a model card, it would count the tokens of all texts."""
+            """Do nothing: the callback would count the tokens of all texts for a model card."""
 
     prompts = {"anchor": "query", "positive": "document", "negative": "document"}
     examples = [example for batch in batches for example in batch]

@@ -31,9 +31,9 @@ _KEPT = ("Transformer", "Pooling", "Normalize")
 
 
 def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSource | None:
-    """A SentenceTransformer with its own pooling and maximum length, or `max_length`; None for other folders.
+    """The source of a SentenceTransformer with its own pooling, and its maximum length or `max_length`; else None.
 
-    Modules that are not read here, and another similarity function, are dropped with a message.
+    Unsupported modules and similarity functions are dropped with a message.
     """
     settle_accelerator()
     from sentence_transformers import SentenceTransformer
@@ -59,7 +59,7 @@ def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSou
 
 
 def modules_of(embedder: "SentenceTransformer") -> Modules:
-    """Modules of a SentenceTransformer after the encoder, as far as folders written here can declare them."""
+    """Modules of a SentenceTransformer after the encoder that folders written here can declare."""
     kept: dict[str, Any] = {type(module).__name__: module for module in embedder}
     kinds = getattr(kept.get("Pooling"), "pooling_mode", "mean")
     return Modules(
@@ -84,7 +84,7 @@ def new_embedder(source: EncoderSource, *, prompts: Mapping[str, str | None]) ->
     encoder, tokenizer = load_network(AutoModel, source), source.tokenizer
     check_room(tokenizer.model_max_length, tokenizer.num_special_tokens_to_add())
     modules = replace(source.modules or Modules(tokenizer.model_max_length), prompts=prompts)
-    # It reads a folder only; the encoder itself is the one that was loaded and checked.
+    # SentenceTransformer reads only folders; the encoder used is the one loaded and checked above.
     with TemporaryDirectory(prefix="toolkit-embedding-") as folder, quiet_transformers():
         save_tokenizer(Path(folder), tokenizer)
         save_encoder(Path(folder), encoder, modules)
@@ -105,8 +105,8 @@ def search(
 ) -> list[list[npt.NDArray[np.int64]]]:
     """Rank all documents for each query by exact cosine; ties keep the order of the documents.
 
-    Queries come in groups; what others there are does not change a group's rankings by a bit. `rows` texts pass through
-    the encoder at once. Each query gets the numbers of its `depth` best documents, or of all where there are fewer.
+    Queries come in groups; a group's rankings are bitwise independent of the other groups. `rows` texts are encoded at
+    once. Each query gets the indices of its `depth` best documents, or of all if there are fewer.
     """
     network.eval()
     options: dict[str, Any] = {"batch_size": rows, "normalize_embeddings": True, "show_progress_bar": False}

@@ -1,4 +1,4 @@
-"""Scores of rankings: by trec_eval's definitions, and as the paper's authors compute them."""
+"""Scores of rankings, by trec_eval's definitions and as the paper's authors compute them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ def ranking_scores(grades: Grades, rankings: Rankings) -> dict[str, float]:
     """Means over all judged queries, by trec_eval (pytrec-eval-terrier).
 
     `ndcg@10`: linear gains, against the best ranking of everything judged. `mrr@10`: 1 / rank of the first relevant
-    document, 0 where it is not among ten. `recall@100`: share of the relevant documents among a hundred. Documents that
-    were not judged count as not relevant; a query without a relevant document scores 0.
+    document, 0 if it is not in the top ten. `recall@100`: share of the relevant documents in the top hundred. Unjudged
+    documents count as not relevant; a query without a relevant document scores 0.
     """
     import pytrec_eval
 
@@ -43,8 +43,8 @@ def _run(rankings: Rankings) -> dict[str, dict[str, float]]:
 def paper_ndcg(grades: Grades, rankings: Rankings) -> float:
     """NDCG@10 as the paper's authors compute it, a mean over all judged queries.
 
-    A grade of 1 or more counts as 1, and the ideal ranking is that of the ten retrieved documents: relevant ones that
-    were missed cost nothing. A query with no hit among ten scores 0.
+    A grade of 1 or more counts as 1, and the ideal ranking only reorders the ten retrieved documents: missed relevant
+    ones cost nothing. A query with no hit in the top ten scores 0.
     """
     return math.fsum(_of_hits(of_query, rankings.get(query, ())) for query, of_query in grades.items()) / len(grades)
 

@@ -15,7 +15,7 @@ from toolkit.finetuning.settings import Split
 from toolkit.tables import TableRow, read_table
 
 _QUERY, _OTHER_QUERY, _POSITIVE = "query", "anchor", "positive"
-# Not their ids or scores, which CSV writes as text too: `negative_score`.
+# Not columns of ids or scores, such as `negative_score`, which are text in CSV too.
 _NEGATIVES = re.compile(r"negatives?[-_ ]?\d*")
 _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a file of judgements in one."
 
@@ -23,10 +23,10 @@ _WHAT_TO_GIVE = "Give a BEIR folder (corpus.jsonl, queries.jsonl, qrels/), or a 
 def read_splits(
     files: Mapping[Split, DataFile], bad: BadRows, *, columns: Sequence[str] | None = None
 ) -> dict[Split, Judgements]:
-    """Judgements of each split; a collection that several share is read once. A training file may have pairs.
+    """Read the judgements of each split; a collection that splits share is read once. A training file may have pairs.
 
     Args:
-        columns: of the query and its relevant document in a file of pairs, where they have other names.
+        columns: names of the columns of query and relevant document in a file of pairs, if not the default ones.
     """
     collections: dict[Path, Collection] = {}
     published: dict[str, Mapping[Split, Judgements]] = {}
@@ -55,9 +55,9 @@ def read_splits(
 
 
 def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None) -> Judgements:
-    """Rows of a query, a relevant document and others that are not relevant (`negative`, `negative_1`), as judgements.
+    """Read rows of a query, a relevant document and irrelevant ones (`negative`, `negative_1`), as judgements.
 
-    A text is its own id, so rows of one query are pooled. A document is relevant if any of them says so.
+    A text is its own id, so rows with the same query are merged. A document is relevant if any of them says so.
     """
     table = read_table(path)
     query = _OTHER_QUERY if _QUERY not in table.columns and _OTHER_QUERY in table.columns else _QUERY
@@ -87,7 +87,7 @@ def read_pairs(path: Path, bad: BadRows, *, columns: Sequence[str] | None = None
 
 
 def _text(place: str, row: TableRow, column: str) -> str:
-    """A cell without surrounding blanks; an empty string if there is none."""
+    """A cell without surrounding blanks; an empty string if absent."""
     value = row.get(column)
     if value is not None and not isinstance(value, str):
         raise BadRowError(place, f"{column!r} must be a string, found {json_kind(value)}")

@@ -1,4 +1,4 @@
-"""Retrieval (`ir`): a SentenceTransformer that finds the documents which answer a query."""
+"""Retrieval (`ir`): a SentenceTransformer that finds the documents that answer a query."""
 
 import statistics
 from collections.abc import Mapping
@@ -73,20 +73,20 @@ class RetrievalSettings(FinetuningSettings):
 
     @property
     def in_force(self) -> "RetrievalSettings":
-        """The settings, with what the protocol fixes."""
+        """The settings, with those that the protocol fixes."""
         return self.model_copy(update=_FIXED[self.protocol])
 
 
 @dataclass(frozen=True)
 class JudgedSplits(CheckedData):
-    """Judgements of each split, and the documents that are searched for those that are answered."""
+    """Judgements of each split, and the documents to search for each split but training."""
 
     judgements: Mapping[Split, Judgements]
     searched: Mapping[Split, list[str]]
 
 
 class Retrieval(Task[JudgedSplits]):
-    """Mean pooling, trained against the other documents of a batch; exact search of the whole collection."""
+    """Mean pooling, trained with in-batch negatives; exact search of the whole collection."""
 
     name: ClassVar[str] = "ir"
     pipeline: ClassVar[str] = "sentence-similarity"
@@ -96,7 +96,7 @@ class Retrieval(Task[JudgedSplits]):
     settings: RetrievalSettings
 
     def read(self, files: Mapping[Split, DataFile]) -> JudgedSplits:
-        """BEIR folders, or one file of judgements in one of them; to train on also pairs."""
+        """Read BEIR folders or judgement files in them; for training also files of pairs."""
         bad = BadRows(self.settings.bad_rows)
         read = read_splits(files, bad, columns=self.settings.text_columns)
         queries = self.with_validation({split: list(judged.grades) for split, judged in read.items()})
@@ -108,14 +108,14 @@ class Retrieval(Task[JudgedSplits]):
         for split, judged in answered.items():
             documents, chosen = judged.collection.documents, {*judged.collection.documents}
             if self.is_paper:
-                # What is judged, for validation or test.
+                # Only documents judged in validation or test.
                 given = [answered[other] for other in answered if other in files and split in files] or [judged]
                 chosen = {one for other in given if other.collection is judged.collection for one in other.documents}
             searched[split] = [one for one in documents if one in chosen and documents[one].joined(" ")]
         return JudgedSplits(judgements, searched, bad=bad)
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> JudgedSplits:
-        """A BEIR folder or a file of judgements, as `read`; without judgements all queries are asked."""
+        """A BEIR folder or a file of judgements, as in `read`; without judgements, all queries are used."""
         bad = BadRows(self.settings.bad_rows)
         qrels = file / "qrels"
         if not file.is_dir() or not beir.is_beir(file) or (qrels / "test.tsv").is_file():
@@ -135,7 +135,7 @@ class Retrieval(Task[JudgedSplits]):
         return SentenceTransformer(source.model, device="cpu")
 
     def encode(self, data: JudgedSplits, source: EncoderSource) -> Mapping[Split, Features]:
-        """Texts, since a SentenceTransformer tokenizes by itself: pairs to train on, and a search for each set."""
+        """Texts, since a SentenceTransformer tokenizes them itself: training pairs, and a search for each set."""
         features: dict[Split, Features] = {}
         separator = ". " if self.is_paper else " "
         for split, judged in data.judgements.items():
@@ -155,12 +155,12 @@ class Retrieval(Task[JudgedSplits]):
         return features
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder with the tokenizer that makes the inputs; a SentenceTransformer's own, where it is one."""
+        """The encoder with the tokenizer that makes the inputs: its own if it is a SentenceTransformer."""
         own = None if self.is_paper else with_modules(source, max_length=self.settings.max_length)
         return super().framed(source) if own is None else own
 
     def network(self, data: JudgedSplits, source: EncoderSource) -> nn.Module:
-        """The encoder with mean pooling or its own modules, which tokenizes by itself."""
+        """A SentenceTransformer of the encoder with mean pooling or its own modules; it tokenizes by itself."""
         settings = self.settings.in_force
         stored = {} if source.modules is None else dict(source.modules.prompts)
         usual = "" if source.modules is None else stored.get(source.modules.default_prompt or "") or ""
@@ -199,20 +199,20 @@ class Retrieval(Task[JudgedSplits]):
         return nn.functional.cross_entropy(logits, labels)
 
     def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """Numbers of the best documents for each query, among those searched."""
+        """Indices of the best documents for each query, among those searched."""
         return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
 
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """Rankings of all splits; documents that several of them search are encoded once."""
+        """Rankings of all splits; documents that several searches share are encoded once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
         searches = {(split, number): row for split, inputs in features.items() for number, row in enumerate(inputs)}
         found: dict[tuple[Split, int], Outputs] = {}
         for place, one in searches.items():
             alike = [key for key in searches if key not in found and searches[key]["documents"] == one["documents"]]
             if place in alike:
-                # One deeper: where a query is a document of its own, `decode` leaves that one out.
+                # One deeper: if a query is itself a document, `decode` leaves that one out.
                 queries = [searches[key]["queries"] for key in alike]
                 rankings = search(embedder, queries, one["documents"], depth=_DEPTH + 1, rows=rows)
                 found |= zip(alike, rankings, strict=True)
@@ -221,7 +221,7 @@ class Retrieval(Task[JudgedSplits]):
     def decode(
         self, data: JudgedSplits, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """Document ids for each query of the judgements, best first, the query itself left out."""
+        """Document ids for each query of the judgements, best first, without the query itself."""
         predictions: dict[Split, list[Prediction]] = {}
         for split, rankings in outputs.items():
             collection = data.judgements[split].collection
@@ -237,7 +237,7 @@ class Retrieval(Task[JudgedSplits]):
     def score(
         self, data: JudgedSplits, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """Means over the sets that are searched apart, and of several the main metric of each."""
+        """Means over the separately searched sets and, if there are several, the main metric of each."""
         scores: dict[Split, dict[str, float]] = {}
         for split, rows in predictions.items():
             judged, rankings = data.judgements[split], {row["id"]: row["ranking"] for row in rows}
@@ -258,7 +258,7 @@ class Retrieval(Task[JudgedSplits]):
         return ranking_scores(grades, rankings)
 
     def dataset(self, files: Mapping[Split, DataFile]) -> str:
-        """Name of the folder of the training collection, or without one of the test collection; of pairs their file."""
+        """Folder name of the training collection, or else of the test collection; for pairs, the name of their file."""
         train = files.get(Split.TRAIN, files[Split.TEST])
         assert isinstance(train, Path)
         if not beir.is_beir(train):
@@ -274,11 +274,11 @@ class Retrieval(Task[JudgedSplits]):
 
     @staticmethod
     def usage(model: Path) -> str:
-        """Python that makes a SentenceTransformer of it."""
+        """Python code that loads it as a SentenceTransformer."""
         return f"sentence_transformers.SentenceTransformer({str(model)!r}).encode_query('a query')"
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:
-        """A SentenceTransformer folder, from which AutoModel loads the encoder."""
+        """Write a SentenceTransformer folder, from which AutoModel loads the encoder."""
         embedder = cast("SentenceTransformer", network)
         module: Any = embedder[0]
         save_encoder(folder, module.model, modules_of(embedder))

@@ -1,7 +1,7 @@
-"""Named data sets: the paper's twelve and NanoBEIR, from the Hugging Face hub to what a family of tasks reads.
+"""Named data sets: the paper's twelve and NanoBEIR, from the Hugging Face hub to the input of a family of tasks.
 
-A set is a declaration in datasets.toml. Its files are in the cache of the hub's client; a note of our own says which
-they were, for machines that do not reach the hub.
+A set is declared in datasets.toml. Its files are in the cache of the hub's client; a note of our own lists them, for
+machines that cannot reach the hub.
 """
 
 import tomllib
@@ -42,17 +42,17 @@ _KINDS: Mapping[str, type[PublishedForm]] = {
     "halved-beir": HalvedBeirRepositories,
     "passages": PassagesInRows,
 }
-"""Forms, as datasets.toml calls them."""
+"""Forms by their name in datasets.toml."""
 
 SettingsT = TypeVar("SettingsT", bound=FinetuningSettings)
 
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """A data set that is known by name.
+    """A data set known by name.
 
-    `forms` are what each split is read from, by protocol: `standard`, and `paper` where it differs; `paper_settings`
-    those of the paper's runs on this set, where they differ from the family's.
+    `forms` are the sources of the splits by protocol: `standard`, and `paper` if it differs; `paper_settings` are the
+    settings of the paper's runs on this set that differ from the family's.
     """
 
     name: str
@@ -61,9 +61,9 @@ class NamedDataset:
     paper_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self, given: SettingsT, *, shared: Collection[str] = ()) -> SettingsT:
-        """The settings of a run, with this set's own where none are given.
+        """The settings of a run, with this set's own for those not given.
 
-        `shared` are keys that are given for other data sets too: the set's own number takes their place.
+        `shared` are keys given for other data sets too: if `steps` is one, the set's own `epochs` replace it.
         """
         if given.protocol != "paper":
             return given
@@ -74,7 +74,7 @@ class NamedDataset:
         return type(given).model_validate(own | chosen)
 
     def check_given(self, given: Collection[Split], protocol: str, *, needed: Collection[Split]) -> None:
-        """Refuse files of splits that the set has itself; all that are needed are there or given."""
+        """Refuse given splits that the set has itself, and needed splits that are neither in the set nor given."""
         own = self.splits(protocol)
         if twice := " and ".join(split for split in given if split in own):
             raise SettingsError(
@@ -93,7 +93,7 @@ class NamedDataset:
         return {split: PublishedSplit(form, split, files[form.name]) for split, form in forms.items()}
 
     def cached(self, protocol: str) -> dict[Split, DataFile]:
-        """Sources of the splits downloaded last, without asking the hub; none at all if one is missing."""
+        """Sources of the splits as last downloaded, without asking the hub; empty if one is missing."""
         files = {split: (form, _noted(form)) for split, form in self.splits(protocol).items()}
         known = {split: PublishedSplit(form, split, local) for split, (form, local) in files.items() if local}
         return dict(known) if len(known) == len(files) else {}
@@ -126,7 +126,7 @@ def known_datasets(task: str) -> list[str]:
 
 
 def _fetched(form: PublishedForm, hub: Hub) -> LocalFiles:
-    """Files of the repositories' present commits, or else those that were fetched last."""
+    """Files of the repositories' current commits; if that fails, those fetched last."""
     try:
         files = {use: hub.fetch(source) for use, source in form.rows.items()}
     except UserError as error:
@@ -144,7 +144,7 @@ def _note(form: PublishedForm) -> CachedResult:
 
 
 def _noted(form: PublishedForm) -> LocalFiles | None:
-    """The files that were fetched last; None where one is gone."""
+    """The files fetched last; None if one is missing."""
     noted = _note(form).read()
     files = {use: [Path(file) for file in local] for use, local in (noted or {}).items()}
     return files if noted and all(file.is_file() for local in files.values() for file in local) else None

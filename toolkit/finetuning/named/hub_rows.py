@@ -1,7 +1,7 @@
 """Rows of data sets on the Hugging Face hub, from files in the client's own cache; code of a repository is never run.
 
-A repository is read at one commit. Where it still has a loading script, its data files are named, or the hub's own
-Parquet copy of the repository is read (the branch refs/convert/parquet).
+A repository is read at one commit. If it still has a loading script, its data files are named in `HubRows`, or the
+hub's own Parquet copy of the repository is read (the branch refs/convert/parquet).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ class HubRows:
     """A split of a data set on the hub.
 
     Attributes:
-        configuration: its name there; None for the only one.
-        files: paths or patterns of the split's files, all of one format; none where the repository says it itself.
+        configuration: name of the configuration; None if there is only one.
+        files: paths or patterns of the split's files, all of one format; empty if the repository declares them.
     """
 
     repository: str
@@ -45,7 +45,7 @@ class HubRows:
         return " ".join(part for part in parts if part is not None)
 
     def read(self, files: Sequence[Path], *columns: str) -> Iterator[HubRow]:
-        """The rows of local files, which have these columns."""
+        """Yield the rows of local files, which must have these columns."""
         number = 0
         for file in files:
             for row in _rows(file):
@@ -62,7 +62,7 @@ class HubRows:
 
 
 def _rows(file: Path) -> Iterator[HubRow]:
-    """Large files are not held in memory."""
+    """Yield the rows of a file; Parquet and JSON lines, which may be large, are streamed."""
     if file.suffix == ".parquet":
         with file.open("rb") as opened:
             yield from (row for _, row in iterate_rows(str(file), ".parquet", opened))
@@ -74,7 +74,7 @@ def _rows(file: Path) -> Iterator[HubRow]:
 
 @dataclass
 class Hub:
-    """The hub, with every repository at the commit at which it was first asked for."""
+    """The hub, with every repository pinned to its commit at the first request."""
 
     _snapshots: dict[tuple[str, str], Snapshot] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class Hub:
         return paths
 
     def _locate(self, source: HubRows) -> Snapshot:
-        """The commit of rows, and their files."""
+        """Commit and files of the rows."""
         found, patterns = self._snapshot(source.repository, "main"), source.files
         if not patterns and f"{source.repository.rpartition('/')[2]}.py" not in found.files:
             return Snapshot(found.commit, _declared_files(source, found.commit))
@@ -127,7 +127,7 @@ def _files_by_split(repository: str, configuration: str | None, commit: str) -> 
     from datasets import disable_progress_bars, load_dataset_builder
 
     disable_progress_bars()
-    # transformers quiets the hub's client with itself.
+    # Quieting transformers also quiets the hub's client.
     with _errors_naming(repository), quiet_transformers():
         return load_dataset_builder(repository, configuration, revision=commit).config.data_files or {}
 

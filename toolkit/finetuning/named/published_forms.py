@@ -1,6 +1,6 @@
 """Forms of named data sets: how rows of the hub become the table of a split that a family of tasks reads.
 
-Retrieval, which needs documents and queries beside judgements, is in published_retrieval.py.
+Retrieval, which needs documents and queries as well as judgements, is in published_retrieval.py.
 """
 
 import json
@@ -22,14 +22,14 @@ LocalFiles = Mapping[str, Sequence[Path]]
 
 @dataclass(frozen=True)
 class PublishedForm(ABC):
-    """What rows of the hub mean. `rows` are by split; retrieval has `corpus` and `queries` too, which splits share."""
+    """Format of hub rows. `rows` are by split; retrieval also has `corpus` and `queries`, which splits share."""
 
     name: str
     rows: Mapping[str, HubRows]
 
     @property
     def splits(self) -> Sequence[Split]:
-        """Splits that the rows give."""
+        """Splits that have rows."""
         return tuple(split for split in Split if split in self.rows)
 
     def uses(self, split: Split) -> Sequence[str]:
@@ -39,7 +39,7 @@ class PublishedForm(ABC):
 
 @dataclass(frozen=True)
 class PublishedSplit:
-    """A split of a named data set, in place of a file of the user."""
+    """A split of a named data set, in place of a user's file."""
 
     form: PublishedForm
     split: Split
@@ -67,11 +67,11 @@ def table_of(file: DataFile) -> TableFile:
 
 
 class TableForm(PublishedForm):
-    """A table of each split; a validation split that is not published is cut off training as the paper's authors do."""
+    """A table for each split; an unpublished validation split is cut from training as the paper's authors do."""
 
     @property
     def splits(self) -> Sequence[Split]:
-        """All."""
+        """All splits."""
         return tuple(Split)
 
     def uses(self, split: Split) -> Sequence[str]:
@@ -88,12 +88,12 @@ class TableForm(PublishedForm):
 
     @abstractmethod
     def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
-        """Rows as a file of the user has them, from an entry of `rows`."""
+        """Yield rows in the format of a user's file, from an entry of `rows`."""
 
 
 @dataclass(frozen=True)
 class ClassifiedTexts(TableForm):
-    """Rows with `text`, for pairs `text_pair`, from columns of any name, and the name of the class as `label`."""
+    """Rows with `text`, for pairs also `text_pair`, from columns of any name, and the class name as `label`."""
 
     text: str
     labels: Sequence[str]
@@ -113,11 +113,11 @@ class ClassifiedTexts(TableForm):
 
 @dataclass(frozen=True)
 class TaggedWords(TableForm):
-    """Rows with `tokens` and their `tags`, from numbers of tags.
+    """Rows with `tokens` and their `tags`, from tag numbers.
 
     Attributes:
-        tags: column of the numbers.
-        labels: tags by number; none where `rows` has `labels`, a JSON file of numbers by tag.
+        tags: column of the tag numbers.
+        labels: tags by number; empty if `rows` has `labels`, a JSON file of numbers by tag.
     """
 
     tags: str
@@ -138,7 +138,7 @@ class TaggedWords(TableForm):
 
 
 class AnsweredQuestions(TableForm):
-    """Rows with the columns that SQuAD has on the hub; `answers` are two lists, `text` and `answer_start`."""
+    """Rows with the columns of SQuAD on the hub; `answers` are two lists, `text` and `answer_start`."""
 
     def _examples(self, use: str, files: LocalFiles) -> Iterator[dict[str, Any]]:
         columns = ("id", "context", "question", "answers")
@@ -146,7 +146,7 @@ class AnsweredQuestions(TableForm):
 
 
 class ClozeQuestions(TableForm):
-    """ReCoRD as span extraction: every mention of an answer's entity is a right answer, in the order of the passage.
+    """ReCoRD as span extraction: every mention of an answer's entity is a correct answer, in passage order.
 
     The question is the statement with its `@placeholder`.
     """

@@ -18,7 +18,7 @@ Judged = dict[Split, list[Judgement]]
 
 
 class RetrievalForm(PublishedForm):
-    """A collection with the judged queries alone, and judgements of each split."""
+    """A collection with only the judged queries, and judgements of each split."""
 
     collection: ClassVar[type[Collection]] = Collection
 
@@ -41,10 +41,10 @@ class RetrievalForm(PublishedForm):
 
 @dataclass(frozen=True)
 class BeirRepositories(RetrievalForm):
-    """Rows of the two repositories that the hub has of a BEIR set: documents and queries, and judgements."""
+    """Rows of the hub's two repositories of a BEIR set: documents and queries in one, judgements in the other."""
 
     corpus: Literal["whole", "judged"] = "whole"
-    """Documents that are searched."""
+    """Documents to search."""
 
     def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
         judged = self._rows_by_split(files)
@@ -72,7 +72,7 @@ class BeirRepositories(RetrievalForm):
 
 
 class HalvedBeirRepositories(BeirRepositories):
-    """Judgements of a test split alone; half of its queries, drawn with seed 42, are the validation split."""
+    """Judgements of a test split only; half of its queries, drawn with seed 42, are the validation split."""
 
     @property
     def splits(self) -> Sequence[Split]:
@@ -90,7 +90,7 @@ class HalvedBeirRepositories(BeirRepositories):
 
 
 class PassagesInRows(RetrievalForm):
-    """Rows that hold a query and its relevant documents, as MLDR; without a corpus these are all documents."""
+    """Rows of a query and its relevant documents, as in MLDR; without a corpus, those are the only documents."""
 
     def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:
         texts: dict[str, str] = {}
@@ -113,7 +113,7 @@ class PassagesInRows(RetrievalForm):
 
 
 class SetsOfNanoBeir(Collection):
-    """Sets that are searched apart, and scored as sentence-transformers' `NanoBEIREvaluator` does."""
+    """Sets that are searched separately, and scored as sentence-transformers' `NanoBEIREvaluator` does."""
 
     def by_set(self, ids: Iterable[str]) -> dict[str, list[str]]:
         """Ids by the data set name that prefixes each."""
@@ -123,7 +123,7 @@ class SetsOfNanoBeir(Collection):
         return found
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """False: it finds itself, as there."""
+        """False: a query may retrieve itself, as in `NanoBEIREvaluator`."""
         return False
 
 
@@ -134,7 +134,7 @@ class NanoBeir(RetrievalForm):
 
     @property
     def splits(self) -> Sequence[Split]:
-        """Test data alone."""
+        """Only the test split."""
         return (Split.TEST,)
 
     def _read(self, files: LocalFiles) -> tuple[Judged, Mapping[str, str], Iterable[tuple[str, Document]]]:

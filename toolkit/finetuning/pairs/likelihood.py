@@ -26,14 +26,14 @@ from toolkit.objectives import get
 from toolkit.run.identity import last_kinds
 
 _MOST_ON_CPU, _MOST_ON_GPU = (2**11, 2**22), (2**15, 2**28)
-"""Tokens and logits of a forward pass; on one core more were slower."""
+"""Maximum tokens and logits of a forward pass; on one core, more were slower."""
 
 
 def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
-    """The form that a model is scored in, and how many positions before a token its head predicts it.
+    """The form to score a model in, and how many positions before a token its head predicts it.
 
     Raises:
-        SettingsError: the model does not have the form that is asked for.
+        SettingsError: the model does not have the form.
     """
     config, is_generator = source.config, is_decoder(source.config)
     is_causal, offset = is_generator and getattr(config, "is_causal", True) is not False, 0
@@ -58,10 +58,10 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
 
 
 def token_in_front(source: EncoderSource, form: Form) -> int | None:
-    """The id to put in front of a sentence, so that its first token is scored too; None where it has one, or had none.
+    """Id to prepend to a sentence so that its first token is scored too; None if it has one, or had none in training.
 
-    That is the beginning of text, else its end, as in EleutherAI's lm-evaluation-harness. What was trained here is
-    scored as it was trained.
+    It is the beginning-of-text token, else end-of-text, as in EleutherAI's lm-evaluation-harness. Models trained here
+    are scored as they were trained.
     """
     tokenizer, manifest = source.tokenizer, _manifest_of(source)
     has_one = tokenizer("a", return_special_tokens_mask=True).special_tokens_mask[:1] == [1]
@@ -77,14 +77,14 @@ def _manifest_of(source: EncoderSource) -> CheckpointManifest | None:
 
 
 def load_with_head(source: EncoderSource, form: Form, *, device: str | None = None) -> PreTrainedModel:
-    """The model of its own class, in fp32; on the device `meta` without weights, if it is whole."""
+    """The model in its own class, in fp32, checked for missing weights; on the device `meta` without reading any."""
     if is_decoder(source.config):
         return load_network(AutoModelForCausalLM, source, device=device, is_causal=form == "causal", use_cache=False)
     return load_network(AutoModelForMaskedLM, source, device=device)
 
 
 def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
-    """The model with its head, in fp32; an encoder of a family of ours has the tensors of the family's decoder."""
+    """The model with its head, in fp32; for `causal`, our families' encoders are loaded into the family's decoder."""
     encoder = load_with_head(source, form)
     if form == "masked" or is_decoder(source.config):
         return encoder
@@ -103,7 +103,7 @@ def load_language_model(source: EncoderSource, form: Form) -> PreTrainedModel:
 
 
 def _renamed(tensors: Mapping[str, torch.Tensor], hub: HubType, other: HubType) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of a class by their names in another of its family, which may have one in parts."""
+    """Tensors of a class under the names of another class of its family, which may split a tensor into parts."""
     names: dict[str, dict[str, None]] = {}
     for ours, theirs in hub.names.items():
         names.setdefault(theirs, {})[other.names[ours]] = None
@@ -118,10 +118,10 @@ def _renamed(tensors: Mapping[str, torch.Tensor], hub: HubType, other: HubType) 
 def log_likelihoods(
     network: Any, inputs: Features, *, mask_id: int | None, pad_id: int, offset: int
 ) -> list[npt.NDArray[Any]]:
-    """Sum over the `targets` of each input of the log-probability of the token there, (1,).
+    """Sum of the log-probabilities of the tokens at the `targets` of each input, (1,).
 
-    A token is predicted `offset` positions before its own. Without a mask id by the chain rule; with one where it alone
-    is masked (Salazar et al. 2020, "Masked Language Model Scoring", section 2).
+    A token is predicted `offset` positions before its own. Without a mask id, by the chain rule; with one, each token
+    is masked by itself (Salazar et al. 2020, "Masked Language Model Scoring", section 2).
     """
     network.eval().to("cuda" if has_gpu() else "cpu")
     copies = [
@@ -129,7 +129,7 @@ def log_likelihoods(
         for number, row in enumerate(inputs)
         for targets in ([row["targets"]] if mask_id is None else [[target] for target in row["targets"]])
     ]
-    # The longest first: it decides the width of a batch, and whether there is memory for one.
+    # Longest first: it sets the width of a batch, and shows whether memory suffices for one.
     copies.sort(key=lambda copy: -len(inputs[copy[0]]["input_ids"]))
     most_tokens, most_logits = _MOST_ON_GPU if has_gpu() else _MOST_ON_CPU
     totals, start = np.zeros((len(inputs), 1)), 0
@@ -158,7 +158,7 @@ def _target_scores(
     pad_id: int,
     offset: int,
 ) -> torch.Tensor:
-    """Log-probability of each target, (N,); the head is computed where they are predicted alone."""
+    """Log-probability of each target, (N,); the head is computed only at the positions that predict them."""
     ids_BS = pad_sequence(rows, batch_first=True, padding_value=pad_id)
     is_real_BS = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     row_N = torch.repeat_interleave(torch.tensor([len(own) for own in targets]))

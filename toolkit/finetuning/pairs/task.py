@@ -1,4 +1,4 @@
-"""Minimal pairs (`pairs`): two sentences, one of them acceptable, as BLiMP's files have them; nothing is trained."""
+"""Minimal pairs (`pairs`): two sentences, one of them acceptable, as in BLiMP's files; nothing is trained."""
 
 import statistics
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _IN_FOLDERS = (".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class MinimalPair:
-    """An acceptable sentence and one that is not, their paradigm, and where they stand."""
+    """An acceptable and an unacceptable sentence, their paradigm, and their place in the file."""
 
     uid: str
     sentences: tuple[str, str]
@@ -64,7 +64,7 @@ class MinimalPairs(Task[list[MinimalPair]]):
         return pairs
 
     def files_of(self, split: Split, path: DataFile) -> list[Path]:
-        """The file itself, or all tables in a folder, of the formats in which BLiMP is distributed."""
+        """The file itself, or all tables in a folder that have one of BLiMP's formats."""
         if not isinstance(path, Path) or not path.is_dir():
             return super().files_of(split, path)
         files = (file for file in path.rglob("[!.]*") if file.suffix in _IN_FOLDERS)
@@ -74,13 +74,13 @@ class MinimalPairs(Task[list[MinimalPair]]):
         return found
 
     def framed(self, source: EncoderSource) -> EncoderSource:
-        """The encoder as it is: a sentence is scored between what its tokenizer puts around it (`token_in_front`)."""
+        """The encoder unchanged: a sentence is scored within its tokenizer's own special tokens (`token_in_front`)."""
         return source
 
     def encode(self, data: list[MinimalPair], source: EncoderSource) -> Mapping[Split, Features]:
-        """Ids as the tokenizer frames texts, the good sentence of each pair before the bad one, and scored positions.
+        """Ids with special tokens, the good sentence of each pair before the bad one, and scored positions.
 
-        The frame itself is not scored, nor a first token where it would be predicted at the position before.
+        Special tokens are not scored, nor is a first token if it would be predicted at the position before it.
         """
         form, offset = choose_form(source, self.settings.form)
         front = [] if (token := token_in_front(source, form)) is None else [token]
@@ -102,7 +102,7 @@ class MinimalPairs(Task[list[MinimalPair]]):
         return {Split.TRAIN: [], Split.TEST: inputs}
 
     def check(self, source: EncoderSource) -> None:
-        """Refuse a model without a head, as a sentence encoder is."""
+        """Refuse a model without a language-model head, such as a sentence encoder."""
         load_with_head(source, choose_form(source, self.settings.form)[0], device="meta")
 
     def network(self, data: list[MinimalPair], source: EncoderSource) -> nn.Module:
@@ -122,7 +122,7 @@ class MinimalPairs(Task[list[MinimalPair]]):
     def decode(
         self, data: list[MinimalPair], features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """Both likelihoods of each pair; equal ones are wrong."""
+        """Both likelihoods of each pair; ties count as wrong."""
         found = [float(total[0]) for total in outputs[Split.TEST]]
         rows = [
             {_UID: pair.uid, "good": good, "bad": bad, "is_correct": good > bad}
@@ -141,11 +141,11 @@ class MinimalPairs(Task[list[MinimalPair]]):
         return {Split.TEST: {name: statistics.fmean(correct) for name, correct in groups.items()}}
 
     def baseline(self, data: list[MinimalPair]) -> float:
-        """Accuracy of a guess."""
+        """Accuracy of guessing."""
         return 0.5
 
     def result_fields(self, data: list[MinimalPair], source: EncoderSource) -> dict[str, Any]:
-        """The form that the model was scored in, the number of pairs, and a token that was put in front of them."""
+        """The form that the model was scored in, the number of pairs, and the prepended token, if any."""
         form, _ = choose_form(source, self.settings.form)
         token = token_in_front(source, form)
         front = {} if token is None else {"front": str(source.tokenizer.convert_ids_to_tokens(token))}
@@ -156,7 +156,7 @@ class MinimalPairs(Task[list[MinimalPair]]):
         raise NotImplementedError
 
     def save(self, network: nn.Module, folder: Path, data: list[MinimalPair]) -> None:
-        """Refuse: the model is as it was."""
+        """Refuse: the model is unchanged."""
         raise NotImplementedError
 
 

@@ -1,8 +1,8 @@
-"""Answers in a context: their labels, and how they are read off a network's outputs.
+"""Answers in a context: their labels, and their decoding from a network's outputs.
 
-`standard`: spans of windows, the best one of all windows, and the null threshold. `paper`: tokens that are tagged or
-not, of "Question: ..." and "Context: ..." with the end-of-text token as a string after it and no special tokens, the
-context truncated; two classes for each token, 1 on the tokens of the first answer.
+`standard`: spans in windows, the best one over all windows, and the null threshold. `paper`: tagged tokens of
+"Question: ..." and "Context: ...", with the end-of-text token appended as a string and no special tokens, the context
+truncated; two classes for each token, 1 on the tokens of the first answer.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from toolkit.finetuning.trainer import Features
 
 @dataclass(frozen=True, slots=True)
 class BestSpan:
-    """The best span of a context, without blanks around it, its score, and the score of "no answer"."""
+    """The best span of a context, without surrounding blanks, its score, and the score of "no answer"."""
 
     text: str
     score: float
@@ -38,12 +38,12 @@ class BestSpan:
 
 
 def has_question_answering(config: PretrainedConfig) -> bool:
-    """True if transformers has a question-answering class that finds the weights in an encoder's folder."""
+    """Whether transformers has a question-answering class that finds the weights in an encoder's folder."""
     kind = type(config)
     if kind not in MODEL_FOR_QUESTION_ANSWERING_MAPPING or kind not in MODEL_MAPPING:
         return False
     classes: Iterator[Any] = (mapping[kind] for mapping in (MODEL_FOR_QUESTION_ANSWERING_MAPPING, MODEL_MAPPING))
-    # The first one, where a kind of encoders has several.
+    # The first class, if a model type has several.
     prefixes = {(one[0] if isinstance(one, tuple) else one).base_model_prefix for one in classes}
     return len(prefixes) == 1
 
@@ -66,7 +66,7 @@ def best_spans(
 
 
 def best_span(window: Window, context: str, logits: npt.NDArray[np.float32], *, max_length: int) -> tuple[str, float]:
-    """Text and score (start logit + end logit) of the best span of a window; ("", -inf) where it has none."""
+    """Text and score (start logit + end logit) of the best span of a window; ("", -inf) if it has none."""
     tokens = np.flatnonzero(window.offsets[:, 1] > 0)
     if len(tokens) == 0:
         return "", -np.inf
@@ -85,10 +85,10 @@ def best_span(window: Window, context: str, logits: npt.NDArray[np.float32], *, 
 
 
 def text_between(context: str, offsets: npt.NDArray[np.int32], first: int, last: int) -> str:
-    """The context from one token to another, without blanks around it; `offsets` as of a `Window`.
+    """The context from one token to another, without surrounding blanks; `offsets` as in `Window`.
 
-    Normalizing tokenizers leave characters out, such as combining marks: what joins on to the last token is a part of
-    the answer, up to where the next token begins.
+    Normalizing tokenizers leave characters out, such as combining marks: non-blank characters right after the last
+    token are part of the answer, up to the beginning of the next token.
     """
     end, begins = int(offsets[last, 1]), offsets[:, 0]
     gap = context[end : min([*begins[begins >= end].tolist(), len(context)])]
@@ -97,7 +97,7 @@ def text_between(context: str, offsets: npt.NDArray[np.int32], first: int, last:
 
 
 def window_label(window: Window, question: Question) -> tuple[int, int]:
-    """First and last token of the first answer that the window holds whole, else its null position."""
+    """First and last token of the first answer that the window contains completely, else its null position."""
     spans = (window.span_of(answer.start, answer.end) for answer in question.answers or ())
     return next(filter(None, spans), (window.null_position, window.null_position))
 
@@ -105,7 +105,7 @@ def window_label(window: Window, question: Question) -> tuple[int, int]:
 def choose_threshold(
     questions: Mapping[Split, Sequence[Question]], validation: Sequence[BestSpan] | None
 ) -> float | None:
-    """The best threshold; None (every question is answered) where training and validation have answers to all."""
+    """The best threshold; None (every question is answered) if all training and validation questions have answers."""
     learnt = [*questions[Split.TRAIN], *questions.get(Split.VALIDATION, ())]
     if all(question.answers for question in learnt):
         return None
@@ -120,7 +120,7 @@ def choose_threshold(
 
 
 def answer_text(span: BestSpan, threshold: float | None) -> str:
-    """The span's text, or none above the threshold."""
+    """The span's text, or "" above the threshold."""
     return "" if threshold is not None and span.null_score - span.score > threshold else span.text
 
 
@@ -128,7 +128,7 @@ _AT_ONCE = 1000
 
 
 def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
-    """Inputs of questions, with a class for each of their tokens, and how many were truncated."""
+    """Inputs of questions, with a class for each token, and how many were truncated."""
     check_tells_offsets(source)
     features: list[dict[str, Any]] = []
     num_cut = 0
@@ -156,9 +156,9 @@ def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple
 
 
 def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slice:
-    """Positions of the first answer's tokens in an input, as far as they were not truncated.
+    """Positions of the first answer's tokens in an input, unless truncated.
 
-    `offsets`, (S, 2), are the characters of the stripped context that a token stands for; -1 for the question's.
+    `offsets`, (S, 2), are each token's characters in the stripped context; -1 for the question's tokens.
     """
     tokens = np.flatnonzero(offsets[:, 0] >= 0)
     if not question.answers or len(tokens) == 0:
@@ -180,6 +180,6 @@ def tagged_text(question: Question, offsets: npt.NDArray[np.int32], tagged: npt.
     inside = np.flatnonzero((tagged == 1) & (offsets[:, 0] >= 0))
     if len(inside) == 0:
         return ""
-    # What was truncated is no part of an answer.
+    # Truncated text is not part of an answer.
     context = question.context.strip()[: offsets[:, 1].max()]
     return text_between(context, offsets, int(inside[0]), int(inside[-1]))

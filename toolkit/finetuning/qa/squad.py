@@ -1,7 +1,7 @@
 """Readers of questions about a context: SQuAD's JSON (v1 and v2), ReCoRD's, and tables with the hub's columns.
 
 All become `Question`s whose answers are spans of the context. ReCoRD's queries have a `@placeholder`; every mention of
-the entity that belongs there is an answer.
+the missing entity is an answer.
 """
 
 import json
@@ -19,7 +19,7 @@ from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.tables import load_json, read_text
 
 _Read = Callable[[Labels], "Question"]
-"""Makes a question, or raises what is wrong with it."""
+"""Returns a question, or raises an error that says what is wrong with it."""
 _FORMATS = "Give SQuAD's .json, ReCoRD's .jsonl, or a .jsonl or .parquet table of id, context, question and answers."
 
 
@@ -32,13 +32,13 @@ class Answer:
 
     @property
     def end(self) -> int:
-        """The first character after the span."""
+        """Position of the first character after the span."""
         return self.start + len(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context; no answers where the context has none, None where it is unknown."""
+    """A question about a context; `answers` are empty if the context has none, None if unknown."""
 
     id: str | int
     context: str
@@ -47,7 +47,7 @@ class Question:
 
 
 def read_questions(file: DataFile, bad: BadRows, *, labels: Labels = Labels.NEEDED) -> list[Question]:
-    """The questions of a file in one of the published formats, in its order."""
+    """Read the questions of a file in one of the published formats, in file order."""
     if isinstance(file, Path) and file.suffix.lower() == ".json":
         reads = list(_from_articles(file, _member(str(file), _parse(file), "data", list)))
     elif isinstance(file, Path) and file.suffix.lower() not in (".jsonl", ".parquet"):
@@ -98,7 +98,7 @@ def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]
 
 
 def _inside(place: str, holder: Any, key: str, read: Callable[[int, Any], Iterable[_Read]]) -> Iterator[_Read]:
-    """What `read` makes of each item of a list and its index; where there is no list, one that raises so."""
+    """Yield the results of `read` for the indices and items of a list; if it is no list, a reader that raises that."""
     try:
         items = _member(place, holder, key, list)
     except BadRowError:
@@ -108,7 +108,7 @@ def _inside(place: str, holder: Any, key: str, read: Callable[[int, Any], Iterab
 
 
 def _from_entry(path: Path, place: str, holder: Any, entry: Any, labels: Labels) -> Question:
-    """SQuAD's question; in tables of the hub, `answers` is an object of two lists."""
+    """A question of SQuAD; in tables of the hub, `answers` is an object of two lists."""
     context = _member(place, holder, "context", str)
     number = _id(place, entry, "id")
     place = f"{path}, question {number!r}"
@@ -140,7 +140,7 @@ def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels
 
 
 def _are_open(entry: Mapping[str, Any], labels: Labels) -> bool:
-    """True where a question goes without answers."""
+    """Whether a question is read without answers."""
     return labels is Labels.UNUSED or (labels is Labels.OPTIONAL and entry.get("answers") is None)
 
 

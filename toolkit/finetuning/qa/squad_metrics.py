@@ -1,6 +1,6 @@
 """SQuAD's metrics as its official script (evaluate-v2.0.py) defines them, and the choice of the null threshold.
 
-No package that works without a download offers them. Scores are per question, in [0, 1].
+No package offers them without a download. Scores are per question, in [0, 1].
 """
 
 import re
@@ -16,24 +16,24 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """Lower case, without ASCII punctuation, then without articles, words parted by single spaces."""
+    """Lower-case, remove ASCII punctuation, then articles, and separate words by single spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def exact_match(prediction: str, answers: Iterable[str]) -> float:
-    """1 where the prediction equals one of the answers; without answers, where it is empty. Else 0."""
+    """1 if the prediction equals one of the answers or, without answers, is empty; else 0."""
     predicted = normalize(prediction)
     return float(any(predicted == answer for answer in _normalized(answers)))
 
 
 def f1(prediction: str, answers: Iterable[str]) -> float:
-    """F1 of the words that prediction and answer share, of the best answer; without answers, whether it is empty."""
+    """F1 of the words shared with the best-matching answer; without answers, 1 if the prediction is empty, else 0."""
     predicted = normalize(prediction).split()
     return max(_overlap(predicted, answer.split()) for answer in _normalized(answers))
 
 
 def _normalized(answers: Iterable[str]) -> list[str]:
-    """Normalize answers; those that are nothing but articles and punctuation do not count."""
+    """Normalize answers, leaving out those with nothing but articles and punctuation."""
     return [answer for answer in map(normalize, answers) if answer] or [""]
 
 
@@ -48,7 +48,7 @@ def _overlap(predicted: list[str], answer: list[str]) -> float:
 
 
 def position_f1(predicted: Iterable[int], answer: Iterable[int]) -> float:
-    """F1 of token positions, as the paper's authors compute it: no position at all counts as position 0."""
+    """F1 of token positions, as the paper's authors compute it: an empty set counts as position 0."""
     positions, truth = set(predicted) or {0}, set(answer) or {0}
     return 2 * len(positions & truth) / (len(positions) + len(truth))
 
@@ -56,14 +56,14 @@ def position_f1(predicted: Iterable[int], answer: Iterable[int]) -> float:
 def best_threshold(
     differences: npt.NDArray[np.float64], if_answered: Sequence[float], if_null: Sequence[float]
 ) -> float:
-    """The threshold that gives the best mean score when questions whose difference is above it are left unanswered.
+    """The threshold with the best mean score if questions whose difference is above it are left unanswered.
 
-    The difference is a question's null score less that of its best span; it scores `if_answered`, or `if_null`.
+    The difference is a question's null score minus its best span's; a question scores `if_answered`, or `if_null`.
     """
     order = np.argsort(differences, kind="stable")
     ascending = differences[order]
     gains = np.cumsum((np.asarray(if_answered) - np.asarray(if_null))[order])
-    # A threshold cannot part equal differences: it lies at the last of them, or below all.
+    # A threshold cannot separate equal differences: it is at the last of them, or below all.
     ends = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], True))
     best = ends[int(np.argmax(gains[ends]))]
     return float(ascending[best] if gains[best] > 0 else np.nextafter(ascending[0], -np.inf))

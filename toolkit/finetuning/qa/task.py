@@ -1,9 +1,9 @@
 """Question answering (`qa`): the answer to a question as a span of its context, or none.
 
-Each token of a window scores as first and as last token of the answer; a special token stands for "no answer", which
-is also the label of a window that does not hold the answer. Of all windows of a context the best span is taken, and the
-lowest null score; the question is left unanswered where the null score exceeds the span's by more than a threshold.
-The paper's authors tag each token instead, and count the positions that are tagged rightly: a class of its own.
+Each token of a window gets a score as first and as last token of the answer; a special token stands for "no answer",
+which is also the label of a window without the answer. The best span and the lowest null score are taken over all
+windows of a context; the question is left unanswered if the null score exceeds the span's by more than a threshold.
+The paper's authors tag each token instead, and count correctly tagged positions: a separate class.
 
 Shapes: B inputs, S positions in an input.
 """
@@ -60,7 +60,7 @@ class Questions(CheckedData):
 
 
 class QuestionAnswering(Task[Questions]):
-    """Answers by their first and last token. Made with settings of the protocol `paper`, it is of the paper's class."""
+    """Answers by their first and last token. With the protocol `paper`, an instance is of the paper's class."""
 
     name: ClassVar[str] = "qa"
     pipeline: ClassVar[str] = "question-answering"
@@ -83,7 +83,7 @@ class QuestionAnswering(Task[Questions]):
         self._null_threshold: float | None = None
 
     def read(self, files: Mapping[Split, DataFile]) -> Questions:
-        """Questions whose answers stand where their offsets say."""
+        """Read questions, whose answers must be at their offsets."""
         bad = BadRows(self.settings.bad_rows)
         read = {
             split: read_questions(file, bad, labels=Labels.OPTIONAL if split is Split.TEST else Labels.NEEDED)
@@ -106,13 +106,13 @@ class QuestionAnswering(Task[Questions]):
         return features
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> Questions:
-        """Questions; of their answers nothing is read."""
+        """Read questions without their answers."""
         bad = BadRows(self.settings.bad_rows)
         questions = read_questions(file, bad, labels=Labels.UNUSED)
         return Questions({Split.TEST: file}, {Split.TEST: questions}, bad=bad)
 
     def load(self, source: EncoderSource, data: Questions) -> nn.Module:
-        """The class that `network` chose, and its null threshold."""
+        """Load the class that `network` chose, and its null threshold."""
         network: PreTrainedModel = self._class_of(source).from_pretrained(source.model, config=source.config)
         self._null_threshold = getattr(network.config, "null_threshold", None)
         return network
@@ -120,7 +120,7 @@ class QuestionAnswering(Task[Questions]):
     def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
         """Windows of the questions of a split, and how many questions were truncated.
 
-        The label of a window is its first answer's start and end, and its length in tokens.
+        The label of a window is the start and end of its first answer, and the window's length in tokens.
         """
         build = WindowBuilder(source, overlap=self.settings.window_overlap)
         windows, num_cut = build(
@@ -139,10 +139,10 @@ class QuestionAnswering(Task[Questions]):
         return features, num_cut
 
     def network(self, data: Questions, source: EncoderSource) -> nn.Module:
-        """The stock class for question answering, or that for token classification with the labels start and end.
+        """The stock class for question answering, or else for token classification with the labels start and end.
 
-        Some stock classes, such as Llama's, keep their encoder under another name than the folder does and would go on
-        with random weights; EuroBERT has none.
+        Some stock question-answering classes, such as Llama's, name their encoder differently from the folder and would
+        go on with random weights; EuroBERT has none.
         """
         return load_network(self._class_of(source), source, labels=self._labels)
 
@@ -157,7 +157,7 @@ class QuestionAnswering(Task[Questions]):
         return super().logits(outputs)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of start and end over the tokens of a window; padding takes no part.
+        """Mean cross-entropy of start and end over the tokens of a window, padding masked.
 
         Labels are start, end and number of tokens, (B, 3).
         """
@@ -169,7 +169,7 @@ class QuestionAnswering(Task[Questions]):
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """The best span of each question, or "" above the threshold, which is the best on the validation split."""
+        """The best span of each question, or "" above the threshold, which is chosen on the validation split."""
         longest = self.settings.max_answer_length
         spans = {
             split: best_spans(data.questions[split], features[split], rows, max_length=longest)
@@ -206,24 +206,24 @@ class QuestionAnswering(Task[Questions]):
         return {name: prediction[name] for name in ("id", "prediction")}
 
     def save(self, network: nn.Module, folder: Path, data: Questions) -> None:
-        """The stock class, with `null_threshold` in its configuration; null: every question is answered."""
+        """Write the stock class, with `null_threshold` in its configuration; null: every question is answered."""
         assert isinstance(network, PreTrainedModel)
         network.config.null_threshold = self._null_threshold
         network.save_pretrained(folder)
 
     def baseline(self, data: Questions) -> float | None:
-        """Score of empty answers: the share of test questions that have none."""
+        """Score of empty answers: the share of test questions without an answer."""
         answered = [one.answers for one in data.questions[Split.TEST] if one.answers is not None]
         return sum(not answers for answers in answered) / len(answered) if answered else None
 
 
 class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
-    """Answers by the tokens that are tagged as theirs, with token classification."""
+    """Answers by tagged tokens, with token classification."""
 
     _labels: ClassVar[tuple[str, str]] = ("outside", "answer")
 
     def inputs(self, questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
-        """An input for each question of a split, with a class for each of its tokens; and how many were truncated."""
+        """An input for each question of a split, with a class for each token; and how many were truncated."""
         return tagged_inputs(questions, source)
 
     def _class_of(self, source: EncoderSource) -> Any:
@@ -232,7 +232,7 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
     def decode(
         self, data: Questions, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """The context from its first to its last tagged token, and the tagged and the right positions of the input."""
+        """The context from its first to its last tagged token, and the tagged and correct positions in the input."""
         return {
             split: [
                 {
@@ -247,7 +247,7 @@ class PaperQuestionAnswering(ClassesOfTokens[Questions], QuestionAnswering):
         }
 
     def score(self, data: Questions, predictions: Mapping[Split, list[Prediction]]) -> Mapping[Split, dict[str, float]]:
-        """Mean `paper_f1`: F1 of positions of tokens."""
+        """Mean `paper_f1`: F1 of token positions."""
         scores = {
             split: [
                 squad_metrics.position_f1(row["positions"], row["answer"]) for row in rows if row["answer"] is not None

@@ -1,4 +1,4 @@
-"""Question and context as inputs: one if they fit, else windows that overlap and together hold the whole context."""
+"""Question and context as inputs: one if they fit, else overlapping windows that together cover the whole context."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ class Window:
     """An input with a question and a stretch of its context.
 
     Attributes:
-        inputs: what the network takes, S tokens.
-        offsets: (S, 2), the characters of the context that a token stands for; -1 for other tokens.
+        inputs: inputs of the network, S tokens.
+        offsets: (S, 2), each token's characters in the context; -1 for tokens outside the context.
         null_position: the first special token, which stands for "no answer".
         begin: first character of the context that the window covers.
-        end: first character that it does not cover any more.
+        end: first character after the covered ones.
     """
 
     inputs: Encoded
@@ -33,7 +33,7 @@ class Window:
     end: int
 
     def span_of(self, begin: int, end: int) -> tuple[int, int] | None:
-        """First and last token of some characters of the context; None where the window does not cover all of them."""
+        """First and last token of a character range of the context; None if the window does not cover all of it."""
         if not self.begin <= begin < end <= self.end:
             return None
         touched = np.flatnonzero((self.offsets[:, 1] > begin) & (self.offsets[:, 0] < end))
@@ -41,10 +41,10 @@ class Window:
 
 
 class WindowBuilder:
-    """Questions and contexts as windows, each made as the tokenizer makes pairs (see `framed_source`).
+    """Splits questions and contexts into windows, each tokenized as a pair (see `framed_source`).
 
-    Neighbours share `overlap` tokens, at most half of a window's stretch of the context. Questions that would take more
-    than half of an input lose their end.
+    Neighbours share `overlap` tokens, at most half of a window's part of the context. Questions that would take more
+    than half of an input are truncated.
     """
 
     def __init__(self, source: EncoderSource, *, overlap: int) -> None:
@@ -66,12 +66,12 @@ class WindowBuilder:
         return windows, num_cut
 
     def _shorten(self, questions: Sequence[str]) -> tuple[list[str], list[int], int]:
-        """Questions of at most half the room, their lengths in tokens, and how many lost their end."""
+        """Questions truncated to half the room, their lengths in tokens, and how many were truncated."""
         encoded = self._tokenizer(list(questions), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         longest, shortened, num_cut = max(1, self._room // 2), list(questions), 0
         lengths = [len(ids) for ids in encoded.input_ids]
         for number, offsets in enumerate(encoded.offset_mapping):
-            # A shorter text may become more tokens than it was within the longer one: cut until it fits.
+            # A prefix may have more tokens on its own than within the longer text: cut until it fits.
             cut = len(questions[number])
             keep = longest
             while lengths[number] > longest and keep > 0:
@@ -106,7 +106,7 @@ class WindowBuilder:
         offsets = np.full((len(inputs["input_ids"]), 2), -1, np.int32)
         of_context = np.array([text == 1 for text in encoded.sequence_ids(row)])
         offsets[of_context] = np.array(encoded["offset_mapping"][row], np.int32)[of_context]
-        # A line break that a template puts between the texts is no special token.
+        # A line break that a template puts between the texts is not a special token.
         is_special = zip(encoded["special_tokens_mask"][row], inputs["input_ids"], strict=True)
         special = (place for place, (added, token) in enumerate(is_special) if added and token in self._special_ids)
         return Window(inputs, offsets, next(special, 0), 0, 0)

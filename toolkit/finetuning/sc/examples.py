@@ -30,8 +30,8 @@ class Example:
 class LabelSet:
     """The classes of a task, in a fixed order, with the type each had in the file.
 
-    `1`, `1.0`, `True` and `"1"` are four labels, though Python calls the first three equal. A label that is none of
-    them means the one with the same spelling, so that a format with strings alone (TSV) goes with one that has numbers.
+    `1`, `1.0`, `True` and `"1"` are four labels, though the first three are equal in Python. A label that is not among
+    the classes means the one with the same spelling, so that a strings-only format (TSV) goes with one with numbers.
     """
 
     def __init__(self, labels: Sequence[Label]) -> None:
@@ -73,7 +73,7 @@ def to_examples(
 ) -> list[Example]:
     """The texts of a table; `read_label` gets a cell and its place, such as "train.jsonl, row 7: 'label'".
 
-    Where labels are optional, a row without one has the label None; a file may lack the column then.
+    If labels are optional, a row without one has the label None, and the file may lack the column.
     """
     _check_columns(table, text_columns, label_column, labels=labels)
 
@@ -111,7 +111,7 @@ def _texts(place: str, row: TableRow, columns: tuple[str, ...]) -> tuple[str, st
 
 
 def read_class(value: object, place: str) -> Label:
-    """A class, as it stands."""
+    """A class, unchanged."""
     if isinstance(value, list):
         raise UserError(f"{place} is a list, {_shown(value)}, but the labels are classes. Choose --label-type set.")
     if not isinstance(value, (str, int, float)) or value == "":
@@ -125,7 +125,7 @@ def read_class(value: object, place: str) -> Label:
 
 
 def read_number(value: object, place: str) -> float:
-    """A number, or the string of one."""
+    """A number, from a number or its string."""
     try:
         number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
     except (ValueError, OverflowError):
@@ -136,7 +136,7 @@ def read_number(value: object, place: str) -> float:
 
 
 def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
-    """A list of labels, or a string in which a sign separates them; blanks around each are removed."""
+    """Labels from a list, or from a string split at `separator`, without blanks around each."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(name for part in value.split(separator) if (name := part.strip())))
     if not isinstance(value, list) or not all(isinstance(label, (str, int)) and label != "" for label in value):
@@ -151,7 +151,7 @@ def _bad_label(place: str, expected: str, value: object) -> BadRowError:
 
 
 def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:
-    """The reader of labels of a type; the separator parts the labels of a set in one string."""
+    """The reader of labels of a type; `separator` splits the labels of a set in one string."""
     readers: dict[str, Callable[[object, str], Any]] = {
         "class": read_class,
         "number": read_number,

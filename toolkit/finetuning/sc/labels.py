@@ -22,13 +22,13 @@ from toolkit.core.errors import UserError
 from toolkit.finetuning.sc.examples import Example, Label, LabelSet
 
 LabelledRows = tuple[Path, Sequence[Example]]
-"""A file and those of its rows that a split has."""
+"""A file, and its rows in a split."""
 
 
 class LabelKind(ABC):
-    """Kind of labels: the outputs of the network, and how they are learnt and answered.
+    """Kind of labels: the outputs of the network, and how they are trained and decoded.
 
-    Class attributes: `metrics`, the main one first; `problem_type`, as configurations of transformers call it.
+    Class attributes: `metrics`, the main one first; `problem_type`, as in configurations of transformers.
     `classes` are the labels by output, None for numbers.
     """
 
@@ -42,7 +42,7 @@ class LabelKind(ABC):
 
     @classmethod
     def restored(cls, classes: Sequence[Label] | None) -> Self:
-        """The kind of a fine-tuned folder, whose network answers in the labels' unit."""
+        """The kind of a fine-tuned folder, whose network's outputs are in the labels' unit."""
         kind = cls.__new__(cls)
         kind.classes = None if classes is None else LabelSet(classes)
         return kind
@@ -58,13 +58,13 @@ class LabelKind(ABC):
         return ", ".join(map(repr, labels[:10])) + (", ..." if len(labels) > 10 else "")
 
     def unknown(self, label: Any) -> Label | None:
-        """A label that the training split does not have; None where it has all."""
+        """The first label that does not occur in the training split; None if all occur."""
         assert self.classes is not None
         labels = label if isinstance(label, tuple) else (label,)
         return next((one for one in labels if one not in self.classes), None)
 
     def opened(self, rows: list[Example]) -> list[Example]:
-        """The rows of a split that may be without labels, those whose column stands for none included."""
+        """The rows of a split that may lack labels, with placeholder labels replaced by None."""
         return rows
 
     def check(self, rows: LabelledRows) -> None:  # noqa: B027
@@ -89,15 +89,15 @@ class LabelKind(ABC):
 
     @abstractmethod
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
-        """The answer that scores best where it is given to every row of `training`; None where no constant scores."""
+        """The answer that scores best if given to every row of `training`; None if no constant scores."""
 
     def in_label_unit(self, last: nn.Linear) -> nn.Linear:
-        """The network's last layer, so that its outputs are in the labels' unit."""
+        """The network's last layer, with outputs in the labels' unit."""
         return last
 
 
 class ClassLabels(LabelKind):
-    """A class of two or more."""
+    """One of two or more classes."""
 
     classes: LabelSet
     metrics = ("accuracy", "f1_macro", "mcc")
@@ -122,7 +122,7 @@ class ClassLabels(LabelKind):
         return nn.functional.cross_entropy(logits, targets)
 
     def answer(self, logits: npt.NDArray[np.float32]) -> Any:
-        """The likeliest class."""
+        """The most likely class."""
         return self.classes.labels[int(logits.argmax())]
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
@@ -137,19 +137,19 @@ class ClassLabels(LabelKind):
         }
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
-        """The most frequent class, by whichever metric."""
+        """The most frequent class, whatever the metric."""
         [(majority, _)] = Counter(map(self.classes.index, training)).most_common(1)
         return self.classes.labels[majority]
 
 
 class NumberLabels(LabelKind):
-    """A number. The loss sees standardised targets: less the training split's mean, divided by its deviation."""
+    """A number. The loss uses standardised targets: minus the training split's mean, divided by its deviation."""
 
     metrics = ("pearson", "spearman")
     problem_type = "regression"
     mean, deviation = 0.0, 1.0
     _has_sign = False
-    """True if -1 is a number of the training split."""
+    """Whether -1 occurs in the training split."""
 
     def __init__(self, training: LabelledRows) -> None:
         self._check_differ(training)
@@ -158,11 +158,11 @@ class NumberLabels(LabelKind):
         self._has_sign = -1 in numbers
 
     def unknown(self, label: Any) -> Label | None:
-        """An empty cell: any number will do."""
+        """The label if it is an empty cell, else None: any number is known."""
         return "" if label == "" else None
 
     def opened(self, rows: list[Example]) -> list[Example]:
-        """The same without labels where all are -1, as in STS-B's test file; training has to be without that."""
+        """The rows without labels if all are -1, as in STS-B's test file, and training has no -1."""
         is_open = not self._has_sign and all(row.label in (None, -1) for row in rows)
         return [replace(row, label=None) for row in rows] if is_open else rows
 
@@ -193,7 +193,7 @@ class NumberLabels(LabelKind):
         return float(logits[0]) * self.deviation + self.mean
 
     def scores(self, truth: Sequence[Any], prediction: Sequence[Any]) -> dict[str, float]:
-        """`pearson` and `spearman`, the two correlations; 0 where all predictions are equal."""
+        """`pearson` and `spearman`, the two correlations; 0 if all predictions are equal."""
         from scipy import stats
 
         with warnings.catch_warnings():
@@ -205,11 +205,11 @@ class NumberLabels(LabelKind):
         return {name: 0.0 if np.isnan(score) else float(score) for name, score in found.items()}
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> None:
-        """Give None: a constant does not correlate."""
+        """Return None: a constant has no correlation."""
 
     @torch.no_grad()
     def in_label_unit(self, last: nn.Linear) -> nn.Linear:
-        """The last layer with deviation and mean in its weights."""
+        """The last layer with deviation and mean folded into its weights."""
         scaled = nn.Linear(last.in_features, 1, device=last.weight.device)
         scaled.weight.copy_(last.weight * self.deviation)
         scaled.bias.copy_(last.bias * self.deviation + self.mean)
@@ -217,7 +217,7 @@ class NumberLabels(LabelKind):
 
 
 class SetLabels(LabelKind):
-    """Any number of labels for a text, none included."""
+    """Any number of labels for a text, possibly none."""
 
     classes: LabelSet
     metrics = ("f1_micro", "f1_macro", "exact_match")
@@ -260,7 +260,7 @@ class SetLabels(LabelKind):
         }
 
     def best_constant(self, training: Sequence[Any], *, metric: str) -> Any:
-        """The most frequent set by `exact_match`, all labels by `f1_macro`, some frequent labels by `f1_micro`."""
+        """The most frequent set for `exact_match`, all labels for `f1_macro`, the top few labels for `f1_micro`."""
         if metric == "exact_match":
             [(numbers, _)] = Counter(frozenset(map(self.classes.index, row)) for row in training).most_common(1)
             return [self.classes.labels[number] for number in sorted(numbers)]

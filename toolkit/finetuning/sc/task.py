@@ -60,7 +60,7 @@ class SequenceClassificationSettings(FinetuningSettings):
 
 @dataclass(frozen=True)
 class LabelledTexts(CheckedData):
-    """Examples of all splits, the file of each, what the texts of a pair are called, and the labels."""
+    """Examples and file of each split, the names of the text columns, and the labels."""
 
     files: Mapping[Split, Path]
     examples: Mapping[Split, Sequence[Example]]
@@ -79,12 +79,12 @@ class SequenceClassification(Task[LabelledTexts]):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Metrics of the label type; under the paper's protocol its accuracy alone."""
+        """Metrics of the label type; under the paper's protocol only its accuracy."""
         return tuple(self._scores)
 
     @property
     def _scores(self) -> Mapping[str, str]:
-        """Metrics, by name in results, as the label type calls them."""
+        """The label type's names of metrics, by their names in results."""
         return {"paper_accuracy": "accuracy"} if self.is_paper else {name: name for name in self._kind.metrics}
 
     @property
@@ -92,7 +92,7 @@ class SequenceClassification(Task[LabelledTexts]):
         return LABEL_TYPES[self.settings.label_type]
 
     def read(self, files: Mapping[Split, DataFile]) -> LabelledTexts:
-        """Rows of tables, whose labels fit those of the training file."""
+        """Read rows of tables, whose labels must fit those of the training file."""
         tables, bad = {split: table_of(file) for split, file in files.items()}, BadRows(self.settings.bad_rows)
         paths, training = {split: table.path for split, table in tables.items()}, tables.pop(Split.TRAIN)
         columns = self.settings.text_columns or text_columns_of(training)
@@ -121,10 +121,10 @@ class SequenceClassification(Task[LabelledTexts]):
         return label_reader(self.settings.label_type, separator=self.settings.label_separator)
 
     def _known_label(self, labels: LabelKind, training: Path) -> Callable[[object, str], Any]:
-        """Reader of labels that the training file has, and of missing ones, which are None."""
+        """Reader of labels that occur in the training file; a missing label becomes None."""
 
         def read(value: object, place: str) -> Any:
-            # As GLUE has it in its test files; an empty cell is a set.
+            # As in GLUE's test files; for sets, an empty cell is an empty set.
             is_missing = str(value) in ("-1", "-1.0") or (value == "" and self.settings.label_type != "set")
             if is_missing and labels.unknown(value) is not None:
                 return None
@@ -140,11 +140,11 @@ class SequenceClassification(Task[LabelledTexts]):
         return read
 
     def notes(self, data: LabelledTexts) -> dict[str, Any]:
-        """Columns of the texts."""
+        """Names of the text columns."""
         return {"columns": data.columns}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
-        """Rows of a table, with labels that the folder knows, or without."""
+        """Read rows of a table, with labels that the folder knows, or without."""
         table, bad, labels = read_table(file), BadRows(self.settings.bad_rows), self._kind.restored(read_labels(folder))
         columns = self.settings.text_columns or tuple(notes["columns"])
         known = self._known_label(labels, file)
@@ -165,7 +165,7 @@ class SequenceClassification(Task[LabelledTexts]):
         return load_classifier(source.model).network
 
     def encode(self, data: LabelledTexts, source: EncoderSource) -> Mapping[Split, Features]:
-        """Texts, truncated where they are longer than the model takes."""
+        """Texts, truncated if they exceed the model's limit."""
         features: dict[Split, Features] = {}
         for split, path in data.files.items():
             examples = data.examples[split]
@@ -198,7 +198,7 @@ class SequenceClassification(Task[LabelledTexts]):
     def decode(
         self, data: LabelledTexts, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """The answer to each example, beside the true label."""
+        """The prediction for each example, and its true label."""
         return {
             split: [
                 {"prediction": data.labels.answer(answer), "label": example.label}
@@ -210,7 +210,7 @@ class SequenceClassification(Task[LabelledTexts]):
     def score(
         self, data: LabelledTexts, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """The scores of the label type; under the paper's protocol its accuracy alone."""
+        """Scores of the label type; under the paper's protocol only its accuracy."""
         scores = {}
         for split, rows in predictions.items():
             if labelled := [row for row in rows if row["label"] is not None]:
@@ -219,7 +219,7 @@ class SequenceClassification(Task[LabelledTexts]):
         return {split: {name: row[of] for name, of in self._scores.items()} for split, row in scores.items()}
 
     def save(self, network: nn.Module, folder: Path, data: LabelledTexts) -> None:
-        """Encoder and head, and the label of each output with its type."""
+        """Write encoder and head, and the label of each output with its type."""
         last: Any = network.classifier
         network.classifier = data.labels.in_label_unit(last)
         try:
@@ -232,7 +232,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
     @staticmethod
     def usage(model: Path) -> str:
-        """A pipeline, where transformers loads encoder and head together."""
+        """A pipeline if transformers loads encoder and head together, else `load_classifier`."""
         if has_head_file(model):
             return f"toolkit.finetuning.load_classifier({str(model)!r})('a text')"
         return f"transformers.pipeline('text-classification', model={str(model)!r})('a text')"
@@ -248,7 +248,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
 
 def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
-    """Each text as the paper's authors have it; the two of a pair are labelled lines of one string."""
+    """Each text in the format of the paper's authors; a pair becomes one string of two labelled lines."""
     return [
         example.text
         if example.text_pair is None

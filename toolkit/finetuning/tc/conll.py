@@ -1,12 +1,12 @@
 r"""Readers of tagged words: tables with a list of tokens and one of tags in each row, and CoNLL columns.
 
-Those have a token and its tag on each line, and a blank line between sentences. The columns are separated by tabs if
-the file's first row has one, else by blanks. The token is in the first and the tag in the last column. Where the first
+CoNLL files have a token and its tag on each line, and a blank line between sentences. Columns are separated by tabs if
+the file's first row has one, else by blanks. The token is in the first and the tag in the last column. If the first
 column numbers the tokens of every sentence from 1, as in Universal NER's `.iob2` files, the token is in the second
-column, and the tag in the third, if that holds tags, else in the last.
+column, and the tag in the third if that has tags, else in the last.
 
-`-DOCSTART-` lines are left out, and so are comments: lines that begin with `#`, unless they have as many columns as the
-others and a tag where those have it. Lines end at `\n` (or `\r\n`) only.
+`-DOCSTART-` lines are left out, as are comments: lines that begin with `#`, unless they have as many columns as the
+others and a tag in the tag column. Lines end at `\n` (or `\r\n`) only.
 """
 
 import re
@@ -29,12 +29,12 @@ _TABLES, _TOKENS, _TAGS = (".jsonl", ".json", ".parquet"), ("tokens", "words"), 
 _BLANKS = re.compile(r"[ \t]+")
 _DOCUMENT_START = "-DOCSTART-"
 Line = tuple[int, str]
-"""Number and text."""
+"""Line number and text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedSentence:
-    """Tokens with their tags (None where it has none), and the place of each token: `line 3`, or the row's."""
+    """Tokens, their tags (None if untagged), and the place of each token: its line (`line 3`) or row."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...] | None
@@ -43,7 +43,7 @@ class TaggedSentence:
 
 @dataclass(frozen=True)
 class TaggedFile:
-    """The sentences of a file, with tags as they stand there; `scheme` is None where they mark no entities."""
+    """Sentences of a file with their tags unchanged; `scheme` is None if the tags mark no entities."""
 
     path: Path
     scheme: TagScheme | None
@@ -59,7 +59,7 @@ class _Layout:
     known: frozenset[str] = frozenset()
 
     def has_tag(self, cells: list[str]) -> bool:
-        """True if there is a tag, or what is one in other lines, where the tag belongs; or tokens alone."""
+        """Whether the tag column has a tag, or a value it has in other lines; True if there are only tokens."""
         return self.num_columns == 1 or is_tag(cells[self.tag]) or cells[self.tag] in self.known
 
     def cells(self, line: str) -> list[str]:
@@ -75,10 +75,10 @@ def read_tagged(
     label_column: str | None = None,
     labels: Labels = Labels.NEEDED,
 ) -> TaggedFile:
-    """The sentences of a file, and the scheme of its tags.
+    """Read the sentences of a file, and the scheme of its tags.
 
-    `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. Where tags are
-    unused, all that is read of them is their scheme.
+    `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. If tags are
+    unused, only their scheme is needed.
     """
     if isinstance(file, Path) and file.suffix.lower() not in _TABLES:
         path, sentences = file, _from_columns(file, bad, label_column)
@@ -203,7 +203,7 @@ def _layout(path: Path, blocks: list[list[Line]], label_column: str | None) -> _
 
 
 def _rows(block: list[Line], layout: _Layout) -> list[tuple[int, list[str]]]:
-    """Lines of a block without its comments."""
+    """Lines of a block, without comments."""
     rows = [(number, line, layout.cells(line)) for number, line in block]
     return [
         (number, cells)

@@ -1,14 +1,14 @@
-"""Tag schemes of entities: IO, IOB1, IOB2, BIOES and BILOU, told apart, turned into one another, and scored.
+"""Tag schemes of entities: detection, conversion and scoring of IO, IOB1, IOB2, BIOES and BILOU.
 
-| scheme | a first token | inside | last | single |
+| scheme | first token | inside | last | single |
 |---|---|---|---|---|
-| IO | the type alone | the type | the type | the type |
+| IO | the type only | the type | the type | the type |
 | IOB1 | I-, or B- right after an entity of the same type | I- | I- | as a first token |
 | IOB2 | B- | I- | I- | B- |
 | BIOES | B- | I- | E- | S- |
 | BILOU | B- | I- | L- | U- |
 
-What an entity is, seqeval's default mode decides, here as in the metric: as in conlleval, an I- that continues nothing
+Entities are defined by seqeval's default mode, here as in the metric: as in conlleval, an I- that continues nothing
 begins an entity, and so does a change of type.
 """
 
@@ -29,7 +29,7 @@ _BIOES_OF = str.maketrans("LU", "ES")
 
 
 class TagScheme(StrEnum):
-    """Way in which tags mark the tokens of an entity."""
+    """How tags mark the tokens of an entity."""
 
     IO = "IO"
     IOB1 = "IOB1"
@@ -48,21 +48,21 @@ _LETTERS = {
 
 
 def is_tag(text: str) -> bool:
-    """True for a tag of one of the schemes: O, or a letter, a hyphen and a type."""
+    """Whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
     return _TAG.fullmatch(text) is not None
 
 
 def has_letter(tag: str) -> bool:
-    """True for a tag that has a letter and a hyphen, with a type or without: one that IO does not have."""
+    """Whether a tag begins with a letter and a hyphen, with or without a type; tags of IO do not."""
     return re.match(r"[BIESLU]-", tag) is not None
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
-    """The scheme in which tags are written; a ValueError where there are tags of both BIOES and BILOU.
+    """Return the scheme of the tags; raise `ValueError` if there are tags of both BIOES and BILOU.
 
-    Tags without any letter and hyphen are IO: neighbours of one type are one entity.
-    Tags without E-, S-, L- and U- are IOB1 where at least one entity begins with I- and B- only follows an entity of
-    its type; else IOB2, even if some entities begin with I-.
+    Tags without a letter and hyphen are IO: adjacent tokens of one type are one entity.
+    Tags without E-, S-, L- and U- are IOB1 if at least one entity begins with I- and B- only follows an entity of its
+    type; else IOB2, even if some entities begin with I-.
     """
     letters: set[str] = set()
     begins_with_i, b_is_iob1 = False, True
@@ -86,17 +86,17 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> TagScheme:
 
 
 def scorable(tags: Sequence[str]) -> list[str]:
-    """Tags as seqeval's default mode knows them: BILOU's letters become those of BIOES, and IO's tags get an I-."""
+    """Tags for seqeval's default mode: BILOU's letters become those of BIOES, and IO's tags get an I-."""
     return [tag[0].translate(_BIOES_OF) + tag[1:] if is_tag(tag) else f"I-{tag}" for tag in tags]
 
 
 def entities_of(tags: Sequence[str]) -> list[Entity]:
-    """The entities that the tags of a sentence mark, in order, in whatever scheme."""
+    """Entities that the tags of a sentence mark, in order, whatever the scheme."""
     return [(kind, first, last) for kind, first, last in get_entities(scorable(tags))]
 
 
 def tags_of(entities: Iterable[Entity], num_tokens: int, scheme: TagScheme) -> list[str]:
-    """Tags of a sentence with these entities, which are in order and do not overlap."""
+    """Tags of a sentence with these entities, which must be in order and not overlap."""
     tags = [OUTSIDE] * num_tokens
     if scheme is TagScheme.IO:
         for kind, first, last in entities:
@@ -114,7 +114,7 @@ def tags_of(entities: Iterable[Entity], num_tokens: int, scheme: TagScheme) -> l
 
 
 def rewritten(tags: Sequence[str], scheme: TagScheme) -> list[str]:
-    """The tags of a sentence in a scheme: the same entities."""
+    """Convert the tags of a sentence to a scheme, with the same entities."""
     return tags_of(entities_of(tags), len(tags), scheme)
 
 
@@ -140,7 +140,7 @@ def sentence_macro_f1(truth: Sequence[Sequence[int]], predictions: Sequence[Sequ
     """The paper's score: F1 of each tag that occurs in a sentence or its prediction, O included, averaged twice.
 
     First over the tags of a sentence, then over the sentences. It is much higher than the F1 of entities. Words without
-    an answer (None) are left out, as are sentences of such words alone.
+    an answer (None) are left out, as are sentences with only such words.
     """
     scores = []
     for gold, predicted in zip(truth, predictions, strict=True):

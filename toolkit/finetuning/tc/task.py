@@ -60,10 +60,10 @@ class TaggedText(CheckedData):
     tags: tuple[str, ...]
     """`O`, then B- and I- of every type of the training split; or its classes, the most frequent one first."""
     has_classes: bool
-    """True if tags are classes of words."""
+    """Whether tags are classes of words."""
 
     def classes(self, split: Split) -> list[list[int] | None]:
-        """Tags of each sentence, in IOB2, as numbers; None where it has none."""
+        """Tags of each sentence, in IOB2, as numbers; None if untagged."""
         index = {tag: number for number, tag in enumerate(self.tags)}
         own = (row.tags for row in self.sentences[split])
         plain = own if self.has_classes else (None if tags is None else rewritten(tags, TagScheme.IOB2) for tags in own)
@@ -86,7 +86,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         return ("accuracy", "f1_macro") if self.settings.label_type == "class" else super().metric_names
 
     def read(self, files: Mapping[Split, DataFile]) -> TaggedText:
-        """Sentences of words, with tags that the training file has."""
+        """Read sentences of words, with tags that occur in the training file."""
         bad = BadRows(self.settings.bad_rows)
         tagged = {split: self._read(file, bad) for split, file in files.items()}
         train = tagged[Split.TRAIN]
@@ -111,7 +111,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         return {"scheme": data.schemes[Split.TRAIN]}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> TaggedText:
-        """Sentences; of tags in the file the scheme alone."""
+        """Read sentences; of tags in the file, only the scheme."""
         bad = BadRows(self.settings.bad_rows)
         read = self._read(file, bad, labels=Labels.UNUSED)
         names = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
@@ -130,7 +130,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         return read_tagged(file, bad, label_type=kind, label_column=column, labels=labels)
 
     def encode(self, data: TaggedText, source: EncoderSource) -> Mapping[Split, Features]:
-        """Sentences as texts; long ones in windows (`paper`: cut off)."""
+        """Sentences as texts; long ones in windows (`paper`: truncated)."""
         features: dict[Split, Features] = {}
         for split, sentences in data.sentences.items():
             classes = data.classes(split)
@@ -159,19 +159,19 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
     def decode(
         self, data: TaggedText, features: Mapping[Split, Features], outputs: Mapping[Split, Outputs]
     ) -> Mapping[Split, list[Prediction]]:
-        """A tag for each word: what most of its answering tokens say, and `O` where there is none.
+        """A tag for each word: the majority of its answering tokens; without any, `O` or the most frequent class.
 
-        `prediction` is written in the file's own scheme; `classes` are the network's answers, None for words that were
-        not answered.
+        `prediction` is in the file's own scheme; `classes` are the network's answers, None for words that were not
+        answered.
         """
         return {split: _decoded(data, split, features[split], answers) for split, answers in outputs.items()}
 
     def score(
         self, data: TaggedText, predictions: Mapping[Split, list[Prediction]]
     ) -> Mapping[Split, dict[str, float]]:
-        """`precision`, `recall` and `f1` of entities, micro-averaged; of classes `accuracy` and `f1_macro`.
+        """`precision`, `recall` and `f1` of entities, micro-averaged; for classes, `accuracy` and `f1_macro`.
 
-        Under `paper`, `paper_f1`. Sentences without tags are left out, and splits of such sentences alone.
+        Under `paper`, `paper_f1`. Untagged sentences are left out, as are splits with only such sentences.
         """
         scores = {}
         measure = class_scores if data.has_classes else entity_scores
@@ -190,7 +190,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         return scores
 
     def row(self, prediction: Prediction) -> Prediction:
-        """The tags alone."""
+        """Only the tags."""
         return {"prediction": prediction["prediction"]}
 
     @staticmethod
@@ -200,7 +200,7 @@ class TokenClassification(ClassesOfTokens[TaggedText]):
         return f"{made}('a text')"
 
     def baseline(self, data: TaggedText) -> float | None:
-        """The main metric where every word has the training split's most frequent tag."""
+        """Main metric if every word gets the training split's most frequent tag."""
         if not data.is_scored:
             return None
         counts = Counter(number for classes in data.classes(Split.TRAIN) for number in classes or ())
@@ -225,14 +225,14 @@ def _tags_of(train: TaggedFile) -> tuple[str, ...]:
 
 
 def _type(tag: str) -> str:
-    """The type of an entity; in IO the tag itself."""
+    """Entity type of a tag; in IO, the tag itself."""
     return tag[2:] if is_tag(tag) else tag
 
 
 def _known(
     file: TaggedFile, tags: Sequence[str], type_of: Callable[[str], str], train: TaggedFile, bad: BadRows
 ) -> list[TaggedSentence]:
-    """Sentences of a file without types that the training file, with these tags, does not have."""
+    """Sentences of a file, except those with types that the training file, with these tags, does not have."""
     known = dict.fromkeys(map(type_of, tags))
     noun, instead = ("type", " by O") if tags[0] == OUTSIDE else ("class", "")
 
@@ -254,9 +254,9 @@ def _known(
 
 
 def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], classes: Sequence[int]) -> list[int]:
-    """Label of each token: its word's tag, or that of the blank, which is inside an entity or outside.
+    """Label of each token: its word's tag; of a blank before a word, the word's tag if I- or a class, else O.
 
-    Without a label, whatever is predicted for a blank would reach those who use the model through `pipeline`.
+    Without a label, arbitrary predictions for blanks would reach users of the model through `pipeline`.
     """
     labels = [IGNORED if word == NO_WORD else classes[word] for word in words]
     for place, word in enumerate(blanks):
@@ -274,7 +274,7 @@ def _decoded(data: TaggedText, split: Split, features: Features, answers: Output
             if word != NO_WORD:
                 votes[row["sentence"]][word].append(vote)
     return [
-        # Of tags with equally many votes the first one, which is O if it is among them.
+        # Ties go to the first tag, which is O if it is among them.
         _prediction(data, split, [int(np.bincount(of_word).argmax()) if of_word else None for of_word in of_sentence])
         for of_sentence in votes
     ]

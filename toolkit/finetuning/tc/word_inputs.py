@@ -1,8 +1,8 @@
 """Inputs from sentences of words: the ids of the words joined by blanks, and which word each token answers for.
 
-A word keeps the blank in front of it that pretraining saw there, and the first word has none, because the sentence is
-tokenized as one text. A sentence that is too long becomes windows that overlap by half; each of its words is answered
-in one of them, where it sees most.
+A sentence is tokenized as one text, so that a word keeps the blank before it, as in pretraining, and the first word has
+none. A sentence that is too long becomes windows that overlap by half; each word is answered in the one where it has
+the most context.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ NO_WORD = -1
 TokenRange = tuple[int, int]
 """First token and the one after the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
-"""`sentence` (its number), what the encoder takes, and of each token, or `NO_WORD`: `words`, the number of the word
-that it answers for; `blanks`, that of such a word, if it is nothing but the blank in front of it; `token_words`, that
-of the word that it is a part of."""
+"""`sentence` (its number), the encoder's inputs, and for each token a word number or `NO_WORD`: `words`, the word that
+it answers for; `blanks`, the answered word before which it is only the blank; `token_words`, the word that it is part
+of."""
 
 
 def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
     """Encode sentences as the tokenizer does; a word is answered at its first token that is more than a blank.
 
-    Words that leave no token are answered nowhere; nor are there inputs for sentences of such words alone.
+    Words without tokens are answered nowhere; sentences with only such words have no inputs.
     """
     encoded = _encode(sentences, "", source, add_special_tokens=True)
     inputs: WordInputs = []
@@ -65,8 +65,8 @@ def word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> Wo
 def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource) -> WordInputs:
     """Encode sentences as the paper's authors do; a word is answered at each of its tokens.
 
-    The end-of-text token is a string after the sentence, and nothing stands in front. What exceeds 99 % of what the
-    model takes is cut off: its words are answered nowhere.
+    The end-of-text token is appended as a string, and nothing is prepended. Tokens beyond 99 % of the model's limit are
+    cut off: their words are answered nowhere.
     """
     longest = paper_length(source)
     encoded = _encode(sentences, source.tokenizer.eos_token or "", source, add_special_tokens=False)
@@ -81,7 +81,7 @@ def paper_word_inputs(sentences: Sequence[Sequence[str]], source: EncoderSource)
 
 
 def split_windows(num_tokens: int, *, capacity: int) -> list[TokenRange]:
-    """Windows of `capacity` tokens over a sentence, overlapping by half; a single one where it fits."""
+    """Windows of `capacity` tokens over a sentence, overlapping by half; a single one if it fits."""
     if num_tokens <= capacity:
         return [(0, num_tokens)]
     step = capacity - capacity // 2
@@ -90,10 +90,10 @@ def split_windows(num_tokens: int, *, capacity: int) -> list[TokenRange]:
 
 
 def answering_tokens(word_of: npt.NDArray[np.int64], windows: Sequence[TokenRange]) -> list[npt.NDArray[np.int64]]:
-    """First tokens of the words that each window answers: those that see most there.
+    """First tokens of the words that each window answers: those with the most context there.
 
-    What a word sees is the smaller of the distances from it to where the window cuts the sentence off. `word_of`, the
-    word of each token, ascends but for `NO_WORD`.
+    A word's context is its distance to the nearer end at which the window cuts the sentence off. `word_of`, the word of
+    each token, is ascending except for `NO_WORD`.
     """
     places = np.flatnonzero(word_of != NO_WORD)
     _, index = np.unique(word_of[places], return_index=True)
@@ -120,7 +120,7 @@ def _encode(
 
 
 def _words_of(offsets: Sequence[tuple[int, int]], words: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The word of each token, by the characters it stands for; a blank goes with the word after it."""
+    """The word of each token, by its character offsets; a blank belongs to the word after it."""
     starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
     word_ends = np.cumsum([len(word) + 1 for word in words]) - 1
     word_of = np.searchsorted(word_ends, starts, side="right")

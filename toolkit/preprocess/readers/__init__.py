@@ -1,11 +1,11 @@
 """Readers: cut a source into spans of a few megabytes, so that workers read them in parallel and memory stays bounded.
 
 One thread finds the spans, in order, which is cheap; parsing the rows is the expensive part and happens wherever
-`Span.read` is called. A reader gives rows and says why a row has no text; whether a source is good is not its business.
+`Span.read` is called. A reader returns rows, and why a row has no text; it does not judge whether a source is usable.
 
 rows.py                 a row: its text, or why it has none
 streams.py              files: opened, decompressed
-ranges.py               files elsewhere, read in byte ranges: in object storage, on the hub (hub_file.py)
+ranges.py               remote files, read in byte ranges: in object storage, on the hub (hub_file.py)
 lines.py                JSON lines and plain text
 delimited.py            CSV and TSV
 json_array.py           one JSON array
@@ -26,7 +26,7 @@ __all__ = ["Reason", "Row", "Span", "iterate_spans"]
 
 
 def iterate_spans(source: Source, settings: ReadingSettings) -> Iterator[Span]:
-    """The spans of a source, in order: about 4 MB of text each, or one document that is larger.
+    """The spans of a source, in order: about 4 MB of text each, or one larger document.
 
     Called from one thread. The rows of all spans, in order, are the rows of the source.
     """

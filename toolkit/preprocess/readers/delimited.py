@@ -1,7 +1,7 @@
 """CSV and TSV: a header with the names of the columns, then one record per row.
 
 CSV is quoted as in RFC 4180, so a text may contain line ends and only parsing tells where a record ends; the thread
-that finds the spans does it. TSV has no quoting: every line is a record, quotation marks are ordinary characters, and
+that finds the spans parses it. TSV has no quoting: every line is a record, quotation marks are ordinary characters, and
 workers parse byte ranges themselves.
 """
 
@@ -57,7 +57,7 @@ def _tsv_row(header: _Header, line: bytes) -> Row:
 
 
 def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Iterator[Span]:
-    """The spans of a CSV file; a UserError with the line where it does not parse."""
+    """The spans of a CSV file; UserError with the line if it does not parse."""
     place = f"the source {source.name}"
     with open_stream(source) as stream:
         lines = _Lines(stream.file, source)
@@ -80,7 +80,7 @@ def iterate_csv_spans(source: Source, text_field: str, *, delimiter: str) -> Ite
 
 
 class _Lines:
-    """The lines of a file for the csv module: how many bytes it has read, and what was not UTF-8 since last asked."""
+    """Lines of a file for the csv module; tracks the bytes read, and what was not UTF-8 since `not_utf8` was reset."""
 
     def __init__(self, file: BinaryIO, source: Source) -> None:
         self._file, self._source, self.num_bytes, self.not_utf8 = file, source, 0, ""

@@ -60,7 +60,7 @@ class HubFile(RangedFile):
         )
 
         is_elsewhere = urlsplit(location).netloc != urlsplit(endpoint()).netloc
-        # A URL of another host is signed; it must not see the token.
+        # A URL of another host is signed; that host must not see the token.
         headers = build_hf_headers(token=False if is_elsewhere else None)
         headers |= {"Range": f"bytes={wanted}", "Accept-Encoding": "identity"}
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT

@@ -20,7 +20,7 @@ _MOST_BYTES = 2 << 30
 
 
 def holds_array(source: Source) -> bool:
-    """Tell one array from lines, of which the first may be an array by itself."""
+    """Whether a file is one array rather than lines, the first of which may itself be an array."""
     with open_stream(source) as stream:
         head = stream.file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")
     line, _, rest = head.partition(b"\n")
@@ -50,8 +50,8 @@ def iterate_array_spans(source: Source, text_field: str) -> Iterator[Span]:
 
 def _parsed(source: Source, content: bytes) -> list[object]:
     try:
-        # Bytes that are not UTF-8 become halves of surrogate pairs, and an integer may have thousands of digits: only
-        # their own row is bad.
+        # Bytes that are not UTF-8 become lone surrogates, and an integer may have thousands of digits: only their own
+        # row is bad.
         return list(load_any_json(content, errors="surrogateescape", parse_int=float))
     except json.JSONDecodeError as error:
         problem = f"{error.msg} at character {error.colno:,} of line {error.lineno:,}"

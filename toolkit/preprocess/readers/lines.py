@@ -62,7 +62,7 @@ def _pieces(source: Source, parse: Parser, start: int) -> Iterator[Span]:
 
 
 def _rest_of_span(file: BinaryIO, parse: Parser, source: Source, start: int) -> Iterator[bytes]:
-    """Bytes that complete a span that has enough: the rest of the line, or of the paragraph up to a blank line."""
+    """Bytes that complete a span of sufficient size: the rest of the line, or of the paragraph up to a blank line."""
     left, is_first = LARGEST_ROW_BYTES, True
     while line := file.readline(left):
         if not (left := left - len(line)):
@@ -127,5 +127,5 @@ def _paragraphs(content: bytes) -> list[Row]:
 
 
 def without_line_end(content: bytes) -> bytes:
-    r"""Without the `\n` at the end and the `\r` before it."""
+    r"""Content without the `\n` at the end and the `\r` before it."""
     return content.removesuffix(b"\n").removesuffix(b"\r") if content.endswith(b"\n") else content

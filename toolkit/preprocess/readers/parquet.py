@@ -1,4 +1,4 @@
-"""Parquet, local or on the hub: spans of whole row groups where they are small, streamed where they are large.
+"""Parquet, local or on the hub: spans of whole row groups if these are small, streamed if they are large.
 
 A worker reads small row groups itself, with its own file handle and the footer that was parsed once. A large one is
 decoded piece by piece by the thread that finds the spans, so memory does not depend on its size.
@@ -38,7 +38,7 @@ _Open = Callable[..., AbstractContextManager[_File]]
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A column of a row group: bytes start..stop - 1 of the file; `unpacked_bytes` once it is decompressed."""
+    """A column of a row group: bytes start..stop - 1 of the file; `unpacked_bytes` when decompressed."""
 
     start: int
     stop: int
@@ -74,8 +74,8 @@ def iterate_parquet_spans(source: Source, text_field: str) -> Iterator[Span]:
         if bad is not None:
             yield from _bad_spans(source, bad, metadata.num_rows)
             return
-        # Arrow (26) ends the process where the sizes of a damaged footer contradict one another. What faulthandler,
-        # which the command switches on, then shows of this call is the file's name.
+        # Arrow (26) aborts the process if the sizes in a damaged footer contradict one another. faulthandler, which the
+        # command enables, then shows the file's name for this call.
         chunks_of = FunctionType(_chunks.__code__.replace(co_filename=source.name), globals())
         yield from _text_spans(_Table(source, open_ranges, text_field, metadata, chunks_of(metadata, text_field)))
 
@@ -85,7 +85,7 @@ def _chunks(metadata: "pq.FileMetaData", name: str) -> list[_Chunk]:
     number = [metadata.schema.column(number).path for number in range(metadata.num_columns)].index(name)
     chunks = []
     for column in (metadata.row_group(group).column(number) for group in range(metadata.num_row_groups)):
-        # Some writers give 0 where there is no dictionary page.
+        # Some writers give 0 if there is no dictionary page.
         start = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
         stop = start + column.total_compressed_size
         chunks.append(_Chunk(start, stop, column.num_values, column.total_uncompressed_size))
@@ -121,7 +121,7 @@ def _bad_spans(source: Source, row: Row, num_rows: int) -> Iterator[Span]:
 
 
 def _text_spans(table: _Table) -> Iterator[Span]:
-    # First row of each row group, and the number of all rows.
+    # First row of each row group, and the total number of rows.
     starts = list(accumulate((chunk.num_rows for chunk in table.chunks), initial=0))
     small: list[int] = []
     for group, chunk in enumerate(table.chunks):
@@ -153,7 +153,7 @@ def _read_groups(table: _Table, opened: AbstractContextManager[_File], groups: l
 
 
 def _streamed_spans(table: _Table, group: int, first: int) -> Iterator[Span]:
-    """The spans of a large row group, whose first row has this number."""
+    """The spans of a large row group; `first` is the number of its first row."""
     chunk, stop = table.chunks[group], first
     batch_rows = max(1, min(_MOST_ROWS, _SPAN_BYTES * chunk.num_rows // max(1, chunk.unpacked_bytes)))
     with table.open(group) as file, _parquet(file, table.metadata, buffer_size=_BUFFER_BYTES) as parquet:
@@ -178,7 +178,7 @@ def _check_complete(num_rows: int, expected: int) -> None:
 
 
 def _row_without_text(schema: "pa.Schema", text_field: str) -> Row | None:
-    """The bad row that every row of the file is if the column is missing or has another type; else None."""
+    """The bad row that stands for every row if the column is missing or has another type; else None."""
     import pyarrow as pa
 
     if text_field not in schema.names:

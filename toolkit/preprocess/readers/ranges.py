@@ -16,10 +16,10 @@ _SMALL_GAP_BYTES = 1 << 16
 
 
 class RangedFile:
-    """A file of `num_bytes` elsewhere; `fetch(start, stop)` gives bytes start..stop - 1, on any thread.
+    """A remote file of `num_bytes`; `fetch(start, stop)` returns bytes start..stop - 1, on any thread.
 
     Attributes:
-        abandoned: set if its bytes are no longer needed.
+        abandoned: set once its bytes are no longer needed.
     """
 
     def __init__(self, num_bytes: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -36,18 +36,18 @@ class RangedFile:
         self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Cancel all requests, also those in progress."""
+        """Cancel all requests, including those in progress."""
         self.abandoned.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
-        """The same, fetched by one of the file's own threads."""
+        """Fetch bytes start..stop - 1 on one of the file's own threads."""
         return self._pool.submit(self.fetch, start, stop)
 
 
 @contextmanager
 def ranged(file: RangedFile) -> Iterator[RangedFile]:
-    """A file that is closed after the block, and abandoned where an error ends it."""
+    """Close the file after the block; abandon it if an error ends the block."""
     try:
         yield file
     except BaseException:
@@ -103,7 +103,7 @@ class _RangeReader(io.RawIOBase):
         return len(content)
 
     def _piece(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` on: of the block that holds it, else those before the next block."""
+        """Bytes from `start` on: from the block that contains it, else those before the next block."""
         while self._pending and self._pending[0][1] <= start:
             self._pending.popleft()
             self._blocks_ahead = min(self._blocks_ahead + 1, _MOST_BLOCKS_AHEAD)

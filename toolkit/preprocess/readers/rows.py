@@ -27,7 +27,7 @@ class Reason(StrEnum):
 
     @property
     def is_bad(self) -> bool:
-        """True where the row should have held a text and did not."""
+        """Whether the row should have had a text but did not."""
         return self not in (Reason.EMPTY, Reason.NEAR_DUPLICATE, Reason.TEST_TEXT)
 
 
@@ -44,7 +44,7 @@ class Span:
     """Consecutive rows of one source, not read yet.
 
     Attributes:
-        end_bytes: bytes of the source file (compressed bytes, where it is compressed) up to the end of the span.
+        end_bytes: bytes of the source file (compressed bytes if it is compressed) up to the end of the span.
         rows: reads the rows.
     """
 
@@ -57,7 +57,7 @@ class Span:
 
 
 def row_from_line(line: bytes, text_field: str) -> Row:
-    """A line of a JSON-lines file."""
+    """The row of a line of a JSON-lines file."""
     try:
         return row_from_json(orjson.loads(line), text_field)
     except orjson.JSONDecodeError:
@@ -71,7 +71,7 @@ def _row_from_doubtful_line(line: bytes, text_field: str) -> Row:
         value = load_any_json(line)
     except UnicodeDecodeError as error:
         return Row("", Reason.NOT_UTF8, f"{error.reason} at byte {error.start}")
-    except json.JSONDecodeError as error:  # its text would count lines, and this is always line 1
+    except json.JSONDecodeError as error:  # its message has a line number, which is always 1 here
         return Row("", Reason.BROKEN_JSON, f"{error.msg} at character {error.pos + 1}")
     except ValueError as error:
         return Row("", Reason.BROKEN_JSON, str(error))
@@ -92,7 +92,7 @@ def row_from_json(value: object, text_field: str) -> Row:
 
 
 def without_lone_surrogates(row: Row) -> Row:
-    r"""The row, unless half of a surrogate pair was escaped in its text (`\ud800`), or stands for a wrong byte."""
+    r"""The row, or a bad one if its text has a lone surrogate: escaped (`\ud800`), or in place of an invalid byte."""
     try:
         row.text.encode("utf-8")
     except UnicodeEncodeError as error:

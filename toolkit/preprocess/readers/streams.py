@@ -51,9 +51,9 @@ def open_stream(source: Source) -> Iterator[ByteStream]:
 
 @contextmanager
 def open_file(source: Source, *ranges: tuple[int, int]) -> Iterator[BinaryIO]:
-    """Open the file of a source, unless it has changed since it was found; errors while it is open name it.
+    """Open the file of a source; UserError if it has changed since it was found. Errors while it is open name it.
 
-    Of one in object storage, these ranges (first byte, last byte + 1) are fetched ahead.
+    If it is in object storage, these ranges (first byte, last byte + 1) are fetched ahead.
     """
     if is_url(source.name):
         with errors_naming(source), ranged(remote_file(source)) as remote:
@@ -67,7 +67,7 @@ def open_file(source: Source, *ranges: tuple[int, int]) -> Iterator[BinaryIO]:
 
 
 def remote_file(source: Source) -> RangedFile:
-    """The file of a source in object storage, unless it has changed since it was found."""
+    """The file of a source in object storage; UserError if it has changed since it was found."""
     if list_objects(source.name).get("") != Object(source.num_bytes, source.version):
         raise _changed(source)
     return RangedFile(source.num_bytes, lambda *part: read(source.name, part))
@@ -79,7 +79,7 @@ def _changed(source: Source) -> UserError:
 
 @contextmanager
 def errors_naming(source: Source) -> Iterator[None]:
-    """Turn errors of the system and the libraries into one that names the file."""
+    """Convert errors of the system and the libraries to a UserError that names the file."""
     kind = "Parquet" if source.compression is None else _CODECS[source.compression]
     try:
         yield
@@ -97,7 +97,7 @@ def errors_naming(source: Source) -> Iterator[None]:
             ) from error
         raise _broken(source, kind, error) from error
     except Exception as error:
-        # A damaged footer also raises ordinary errors in the Python part of Arrow.
+        # For a damaged footer, the Python part of Arrow also raises ordinary errors.
         is_of_footer = source.format is Format.PARQUET and isinstance(error, ValueError | LookupError)
         if not (is_of_footer or isinstance(error, lzma.LZMAError) or type(error).__module__.startswith("pyarrow")):
             raise
@@ -125,7 +125,7 @@ def _decompressed(file: BinaryIO, compression: Compression) -> Iterator[BinaryIO
 
 
 class _Members(io.RawIOBase):
-    """The members of a bz2 or xz file, one after another.
+    """Concatenated content of the members of a bz2 or xz file.
 
     Arrow cannot read xz, and fails on an empty member of bz2; `BZ2File` and `LZMAFile` silently ignore what follows
     the last member.

@@ -1,10 +1,10 @@
-"""Which documents of a corpus are left out: every group of sources is read once, then all are decided on at once.
+"""Screening: which documents are left out. Every group of sources is read once, then all are decided on at once.
 
-corpus/unfinished/00003.screened/   what reading the group's texts gives; whole, or not there
-  rows                              where each document stands, and the number of a test text that it holds, or -1
-  signatures                        128 values for each, where near-duplicates are looked for
+corpus/unfinished/00003.screened/   results of reading the group's texts; complete, or absent
+  rows                              position of each document, and the number of a test text in it, or -1
+  signatures                        128 values for each document, if near-duplicates are looked for
   dropped                           the rows that are left out, once that is decided
-corpus/unfinished/dropped.jsonl     the same of all groups, for people; written when all is decided
+corpus/unfinished/dropped.jsonl     the same for all groups, for people; written when all is decided
 """
 
 import os
@@ -45,7 +45,7 @@ _Rows = npt.NDArray[np.void]
 
 
 def open_screening(settings: PreprocessSettings) -> "Screening | None":
-    """What documents are left out for; None if for nothing. Reads the test texts."""
+    """Return the criteria for leaving out documents; None if there are none. Reads the test texts."""
     if settings.near_duplicates is None and not settings.without:
         return None
     if settings.is_limited:
@@ -70,18 +70,18 @@ def open_screening(settings: PreprocessSettings) -> "Screening | None":
 
 @dataclass(frozen=True)
 class Screening:
-    """What documents are left out for.
+    """Criteria for leaving out documents.
 
     Attributes:
-        similarity: that of near-duplicates, of which the first stays; None: all stay.
-        tests: test texts that no document may hold.
+        similarity: minimum similarity of near-duplicates, of which the first stays; None: all stay.
+        tests: test texts that no document may contain.
     """
 
     similarity: float | None
     tests: TestTexts | None
 
     def key(self) -> dict[str, Any]:
-        """Everything that the choice depends on, by the name that a user knows it by."""
+        """Everything the choice depends on, by the name users know it by."""
         return {
             "--near-duplicates": self.similarity,
             "--without": self.tests and self.tests.digest[:16],
@@ -91,7 +91,7 @@ class Screening:
         }
 
     def read(self, span: Span) -> tuple[list[tuple[int, Row]], _Rows, Signatures]:
-        """Read a span: its rows without a document, its documents, and their signatures, if any."""
+        """Read a span; return its rows without a document, its documents, and their signatures, if any."""
         rows = span.read()
         numbers = [number for number, row in enumerate(rows) if row.reason is None]
         words, found = hash_words([rows[number].text for number in numbers]), np.zeros(len(numbers), _ROW)
@@ -109,9 +109,9 @@ class Screening:
         on_span: Callable[[int, int], None],
         check: Callable[[Mapping[int, Account]], None],
     ) -> None:
-        """Read the sources of a group into its folder; `on_span` hears the source and its bytes read.
+        """Write the results of reading a group into its folder; `on_span` gets the source and its bytes read so far.
 
-        `check` gets their accounts in the end, so that a bad source is not met only when all groups are read.
+        `check` gets the accounts at the end, so that a bad source is reported before all groups are read.
         """
         num_workers = num_workers or len(os.sched_getaffinity(0))
         with (
@@ -133,9 +133,9 @@ class Screening:
             check(accounts)
 
     def decide(self, groups: Sequence[tuple[Path, Sequence[str]]], output: Path) -> None:
-        """Decide what is left out, from what was read of all groups: their folders, in order, and names of sources.
+        """Decide which documents are left out; `groups` are all screened folders, in order, with names of sources.
 
-        A document that holds a test text is no near-duplicate, and none is one of it.
+        A document that contains a test text neither is a near-duplicate nor has one.
         """
         folders = [folder for folder, _ in groups]
         rows = [_mapped(folder / "rows", _ROW) for folder in folders]
@@ -168,7 +168,7 @@ class Screening:
 
 
 def take_dropped(folder: Path, output: Path, accounts: Mapping[str, SourceEntry]) -> DroppedEntry | None:
-    """Move the list of what was left out to the corpus; its entry there, or None if nothing was to be left out."""
+    """Move the list of left-out documents to the corpus; return its entry, or None if nothing was to be left out."""
     if (folder / DROPPED_FILE).exists():
         (folder / DROPPED_FILE).replace(output / DROPPED_FILE)
     elif not (output / DROPPED_FILE).exists():
@@ -182,14 +182,14 @@ def take_dropped(folder: Path, output: Path, accounts: Mapping[str, SourceEntry]
 
 
 def forget_screened(folder: Path) -> None:
-    """Have all groups read again: some have other sources."""
+    """Have all groups screened again, because the sources of some have changed."""
     (folder / DROPPED_FILE).unlink(missing_ok=True)
     for screened in folder.glob("*.screened"):
         shutil.rmtree(screened)
 
 
 def without_dropped(spans: Iterator[tuple[int, Span]], folder: Path) -> Iterator[tuple[int, Span]]:
-    """Spans of a group's sources, each with its source's number; rows that are left out have no text, but a reason."""
+    """Spans of a group's sources, each with its source's number; left-out rows have a reason instead of a text."""
     dropped = defaultdict[int, list[tuple[int, Reason]]](list)
     for _, at, number, _, test in np.fromfile(folder / "dropped", _ROW).tolist():
         dropped[at].append((number, Reason.NEAR_DUPLICATE if test < 0 else Reason.TEST_TEXT))

@@ -1,10 +1,10 @@
-"""Words of texts and their n-grams as arrays of 64-bit hashes; no object is made for a word.
+"""Words of texts and their n-grams as arrays of 64-bit hashes, without a Python object per word.
 
-A word is lower case, delimited by whitespace and dashes, and has no punctuation (the "gram" of GPT-3, arXiv 2005.14165,
-appendix C): "Don't stop—now!" is `dont stop now`. Punctuation are the ASCII symbols and the Unicode categories P, and
-invisible characters (category Cf: a zero-width space, a soft hyphen) are removed likewise. What the Penn Treebank and
-WikiText write apart is one word, as in plain text: `do n't`, `it 's`, `can not`, `well @-@ known`. A character of a
-script without spaces (Chinese, Japanese, Thai, ...) is a word.
+Words are lowercased, split at whitespace and dashes, and stripped of punctuation (the "gram" of GPT-3, arXiv
+2005.14165, appendix C): "Don't stop—now!" is `dont stop now`. Punctuation is the ASCII symbols and the Unicode
+categories P; invisible characters (category Cf: zero-width space, soft hyphen) are removed likewise. What the Penn
+Treebank and WikiText split is one word, as in plain text: `do n't`, `it 's`, `can not`, `well @-@ known`. In a script
+without spaces (Chinese, Japanese, Thai, ...), every character is a word.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
 WORDS_VERSION = 1
-"""To be raised with any change of the words: what earlier ones were found by cannot be compared with them."""
+"""Increment with any change to the words: results found with earlier words are not comparable."""
 _SPACE, _DELETED, _LONGEST_BYTES = ord(" "), 0xFFFF, 64
-_TEXTS_AT_ONCE, _BETWEEN = 32, "\ufffe"  # No character, and none of a text.
+_TEXTS_AT_ONCE, _BETWEEN = 32, "\ufffe"  # A noncharacter, removed from texts.
 _DASHES = "\u2012\u2013\u2014\u2015"
 _SPLIT_ENDING = re.compile(r" '(?=(?:s|m|d|t|re|ve|ll)\b)", re.IGNORECASE)
-# Thai and Lao, Burmese, Khmer, kana and ideographs: the first of each range, and the first after it.
+# Thai and Lao, Burmese, Khmer, kana and ideographs: first code point of each range, and the first one after it.
 _WITHOUT_SPACES = np.array(
     (0xE00, 0xF00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000, 0xF900, 0xFB00), np.uint16
 )
@@ -37,16 +37,16 @@ _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 
 
 class Words(NamedTuple):
-    """Words of N texts: their hashes one after the other, and the number of words of each text."""
+    """Words of N texts: their concatenated hashes, and the number of words per text."""
 
     hashes: Hashes
     counts_N: Counts
 
 
 def hash_words(texts: Sequence[str]) -> Words:
-    """The words of texts."""
+    """Hash the words of texts."""
     plain = _plain(texts)
-    # Eight bytes are read at a time, beyond the end of the last word too.
+    # Padded, because eight bytes are read at a time, even beyond the end of the last word.
     joined = b" ".join([b"", *plain, b" " * 8])
     is_word = np.frombuffer(joined, np.uint8) != _SPACE
     edges = np.flatnonzero(is_word[1:] != is_word[:-1]) + 1
@@ -59,7 +59,7 @@ def hash_words(texts: Sequence[str]) -> Words:
         longer = longer[lengths[longer] > offset]
         num_bytes = np.minimum(lengths[longer] - offset, 8)
         hashes[longer] = _mixed(hashes[longer] ^ (eights[starts[longer] + offset] & _FIRST_BYTES[num_bytes]))
-    # A sequence of bases or a link may be one word of any length.
+    # A DNA sequence or a URL may be one word of any length.
     for number in longer[lengths[longer] > _LONGEST_BYTES].tolist():
         word = joined[starts[number] : starts[number] + lengths[number]]
         hashes[number] = int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
@@ -67,9 +67,9 @@ def hash_words(texts: Sequence[str]) -> Words:
 
 
 def hash_grams(words: Words, lengths: Sequence[int]) -> Iterator[tuple[int, Hashes, Counts]]:
-    """For each length, ascending: the n-grams of all texts one after the other, and the number of each text, N.
+    """For each length, ascending: the concatenated n-grams of all texts, and the number of n-grams per text, (N,).
 
-    A text of fewer words has one, its words and then nothing, which is no n-gram of a longer text.
+    A text of fewer words has one, its words padded with zeros, which is no n-gram of a longer text.
     """
     sizes = np.maximum(words.counts_N, max(lengths))
     starts = np.cumsum(sizes) - sizes
@@ -86,8 +86,8 @@ def hash_grams(words: Words, lengths: Sequence[int]) -> Iterator[tuple[int, Hash
 
 
 def _as_plain_text(text: str) -> str:
-    """Text without the blanks that tokenized text has inside words, and with blanks around dashes."""
-    # Of every text, so by what is fastest: few hold one of these.
+    """Text without the spaces that tokenized text has inside words, and with spaces for double hyphens."""
+    # Runs on every text, so in the fastest way: few texts contain any of these.
     text = text.replace("\u2019", "'").replace(" n't", "n't").replace("can not ", "cannot ").replace("--", " ")
     if " '" in text:
         text = _SPLIT_ENDING.sub("", text)
@@ -95,7 +95,7 @@ def _as_plain_text(text: str) -> str:
 
 
 def _plain(texts: Sequence[str]) -> list[bytes]:
-    """Words of each text between spaces, as UTF-8; of a text without any, what stands for it alone."""
+    """Space-separated words of each text, as UTF-8; for a text without words, a hash of the text."""
     _, lower, punctuation = _tables()
     texts = [_as_plain_text(text) for text in texts]
     others = [text for text in texts if not text.isascii()]
@@ -111,7 +111,7 @@ def _plain(texts: Sequence[str]) -> list[bytes]:
 def _folded(texts: Sequence[str]) -> list[bytes]:
     joined = _BETWEEN.join([text.replace(_BETWEEN, "") for text in texts])
     encoded = joined.encode("utf-16-le")
-    if len(encoded) > 2 * len(joined):  # Characters beyond the first 65,536 are two units, and stay unless invisible.
+    if len(encoded) > 2 * len(joined):  # Characters beyond the first 65,536 take two units, and stay unless invisible.
         encoded = _invisible_beyond_units().sub("", joined).encode("utf-16-le")
     units = _tables()[0][np.frombuffer(encoded, "<u2")]
     units = units[units != _DELETED]
@@ -125,7 +125,7 @@ def _folded(texts: Sequence[str]) -> list[bytes]:
 
 @cache
 def _tables() -> tuple[npt.NDArray[np.uint16], bytes, bytes]:
-    """What becomes of each unit of UTF-16; for ASCII the same as `bytes.translate` takes it."""
+    """Replacement of each UTF-16 unit; for ASCII the same as arguments of `bytes.translate`."""
     folded = np.arange(1 << 16, dtype=np.uint16)
     for unit, character in enumerate(map(chr, range(1 << 16))):
         category = unicodedata.category(character)
@@ -140,7 +140,7 @@ def _tables() -> tuple[npt.NDArray[np.uint16], bytes, bytes]:
 
 @cache
 def _invisible_beyond_units() -> re.Pattern[str]:
-    # Of the planes beyond the first, only two have any: all are 20 times as many to look at.
+    # Only two of the planes beyond the first have any; checking all planes would take about 15 times as long.
     characters = map(chr, (*range(0x10000, 0x20000), *range(0xE0000, 0xE1000)))
     return re.compile(f"[{''.join(each for each in characters if unicodedata.category(each) == 'Cf')}]")
 

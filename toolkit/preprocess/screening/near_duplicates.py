@@ -1,8 +1,8 @@
-"""Near-duplicates: MinHash signatures of texts, and which documents of a whole corpus are alike by them.
+"""Near-duplicates: MinHash signatures of texts, and which documents of a whole corpus are similar by them.
 
-Two signatures of 128 values agree in about the share of word 5-grams that two texts have in common, of those of both
-(Jaccard similarity; standard error 0.035 at 0.8). Only documents that agree in all values of some band are compared
-(locality-sensitive hashing: Leskovec et al., Mining of Massive Datasets, section 3.4).
+The fraction of equal values in two signatures of 128 values estimates the Jaccard similarity of the texts' word 5-grams
+(standard error 0.035 at 0.8). Only documents that agree in all values of some band are compared (locality-sensitive
+hashing: Leskovec et al., Mining of Massive Datasets, section 3.4).
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ def sign(words: Words) -> Signatures:
 def first_of_groups(
     signatures: Sequence[Signatures], is_looked_at: npt.NDArray[np.bool_], similarity: float
 ) -> _Numbers:
-    """For each document, the first one of its group: itself, where it is the first, alone, or not looked at.
+    """For each document, the first one of its group: itself if it is the first, the only one, or not looked at.
 
-    A group is documents of which each is alike to another one of it. It depends on them and their order alone.
+    Each document of a group is similar to another one in it. Groups depend only on the documents and their order.
 
     Args:
-        signatures: those of all documents, in parts, which may be memory maps.
-        is_looked_at: for each document whether it is compared with others.
-        similarity: share of equal values from which on two documents are alike.
+        signatures: signatures of all documents, in parts, which may be memory maps.
+        is_looked_at: whether each document is compared with others.
+        similarity: minimum fraction of equal values for two documents to be similar.
     """
     firsts, documents = np.arange(is_looked_at.size), np.flatnonzero(is_looked_at)
     num_values, num_bands = _band_shape(similarity)
@@ -57,7 +57,7 @@ def first_of_groups(
 
 
 def _band_shape(similarity: float) -> tuple[int, int]:
-    """Values in a band and number of bands, with which 99 % of the pairs of exactly this similarity are compared."""
+    """Values per band and number of bands such that 99 % of the pairs of exactly this similarity are compared."""
 
     def recall(num_values: int) -> float:
         return float(1 - (1 - similarity**num_values) ** (SIGNATURE_VALUES // num_values))
@@ -67,7 +67,7 @@ def _band_shape(similarity: float) -> tuple[int, int]:
 
 
 def _keys(values: Signatures) -> npt.NDArray[np.uint64]:
-    """A number for the values of each row."""
+    """Hash of the values of each row."""
     keys = np.zeros(len(values), np.uint64)
     for column in values.astype(np.uint64).T:
         keys = (keys ^ column) * np.uint64(0x9E3779B97F4A7C15)
@@ -90,7 +90,7 @@ def _are_alike(signatures: Sequence[Signatures], pairs: _Numbers, similarity: fl
 
 
 def _joined(firsts: _Numbers, pairs: _Numbers) -> _Numbers:
-    """The first of each group, once the groups of both documents of each pair are one."""
+    """For each document, the first one of its group after merging the two groups of each pair."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,8 +1,8 @@
-"""Test texts that a corpus must not hold: the n-grams of files of tests, and the documents in which one stands.
+"""Test texts that a corpus must not contain: the n-grams of test files, and the documents in which one occurs.
 
-As in GPT-3 (arXiv 2005.14165, appendix C), a document holds a test text where they have 13 words in a row in common;
-one of 8 to 12 words has to stand there as a whole, and a shorter one is not looked for. Every string of a file counts,
-in whatever column and however deep, unless a column is named.
+As in GPT-3 (arXiv 2005.14165, appendix C), a document contains a test text if they share 13 consecutive words; one of
+8 to 12 words must occur as a whole, and shorter ones are not looked for. Every string of a file counts, in any column
+and at any depth, unless a column is named.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _FREQUENT, _FREQUENT_SHOWN = 10, 3
 
 
 class PlacedText(NamedTuple):
-    """The beginning of a string in a file of tests, and its row or line, from 1."""
+    """The beginning of a string in a test file, and its row or line, from 1."""
 
     source: str
     row: int
@@ -43,18 +43,18 @@ class PlacedText(NamedTuple):
 
 
 class TestTexts:
-    """N-grams of the test texts of files.
+    """N-grams of the test texts in files.
 
     Args:
-        named: files and folders of tests; with `:COLUMN` after it, where only that column (or key) counts.
-        txt_documents: what is one text in a .txt file.
+        named: test files and folders; with `:COLUMN` appended if only that column (or key) counts.
+        txt_documents: unit of text in a .txt file.
 
     Attributes:
         texts: strings that are looked for.
-        num_short: number of strings that are too short for it.
+        num_short: number of strings that are too short to look for.
     """
 
-    __test__ = False  # no test, to pytest
+    __test__ = False  # not a test class for pytest
 
     def __init__(self, named: Sequence[str], *, txt_documents: TxtDocuments) -> None:
         found: list[Hashes] = []
@@ -82,20 +82,20 @@ class TestTexts:
         self._lengths = sorted(lengths)
         self._grams, firsts = np.unique(np.concatenate(found), return_index=True)
         self._owners = np.concatenate(owners)[firsts]
-        # Almost no n-gram of a document is one of a test: a look at a table with sixteen places for each tells.
+        # Almost no n-gram of a document is in a test: one lookup in a table with 16 slots per test n-gram tells.
         self._shift = np.uint64(60 - self._grams.size.bit_length())
         self._table = np.zeros(1 << (64 - int(self._shift)), bool)
         self._table[self._grams >> self._shift] = True
 
     @property
     def digest(self) -> str:
-        """Hash of what is looked for, and of what is said about it."""
+        """Hash of what is looked for, and of what is reported about it."""
         digest = hashlib.sha256(self._grams.tobytes() + self._owners.tobytes())
         digest.update(repr(self.texts).encode())
         return digest.hexdigest()
 
     def find(self, words: Words) -> npt.NDArray[np.int32]:
-        """For each of N texts the number of a test text that it holds, the lowest that is found; -1 without any."""
+        """(N,) number of a test text that each text contains, the lowest that is found; -1 if none."""
         none = len(self.texts)
         found_N = np.full(words.counts_N.size, none, np.int32)
         for _, grams, counts_N in hash_grams(words, self._lengths):
@@ -107,7 +107,7 @@ class TestTexts:
         return np.where(found_N == none, np.int32(-1), found_N)
 
     def report_frequent(self, num_documents: Counter[int]) -> None:
-        """Print which test texts many documents hold; `num_documents` counts them by the text's number."""
+        """Print which test texts many documents contain; `num_documents` counts documents by the text's number."""
         frequent = [(self.texts[number], count) for number, count in num_documents.most_common() if count > _FREQUENT]
         for (source, row, text), count in frequent[:_FREQUENT_SHOWN]:
             console().print(f"{counted(count, 'document')} held one test text ({source}, row {row:,}): {text!r}")
@@ -119,7 +119,7 @@ class TestTexts:
 
 
 def _find(named: Sequence[str]) -> list[tuple[Source, str]]:
-    """The files, each with the column that counts; "" for all. A path that exists has no column."""
+    """The files, each with the column that counts; "" for all. A name that exists as a path has no column."""
     found: list[tuple[Source, str]] = []
     for name in named:
         path, colon, column = name.rpartition(":")
@@ -133,7 +133,7 @@ def _find(named: Sequence[str]) -> list[tuple[Source, str]]:
 
 
 def _strings_of(files: Sequence[tuple[Source, str]], txt_documents: TxtDocuments) -> Iterator[tuple[str, int, str]]:
-    """All strings that count: the name of the file, the number of the row, and the string."""
+    """File name, row number and string, for all strings that count."""
     names = recorded_names([source for source, _ in files])
     for name, (source, column) in zip(names, files, strict=True):
         keys, has_text = tuple[str, ...](), False
@@ -163,7 +163,7 @@ def _rows(source: Source, txt_documents: TxtDocuments, *, has_header: bool) -> I
 
 
 def _strings(row: Any, column: str) -> Iterator[str]:
-    """The strings in a row, below the key `column` where one is named; lists may be nested to any depth."""
+    """The strings in a row, only below the key `column` if one is named; lists may be nested to any depth."""
     stack: list[tuple[Any, bool]] = [([row], not column)]
     while stack:
         holder, all_count = stack.pop()
@@ -171,7 +171,7 @@ def _strings(row: Any, column: str) -> Iterator[str]:
             counts = all_count or key == column
             if isinstance(value, dict | list | tuple):  # a pair of a Parquet map is a tuple
                 stack.append((value, counts))
-            elif counts and value and isinstance(value, str):  # Half of a surrogate pair has no form in UTF-8.
+            elif counts and value and isinstance(value, str):  # A lone surrogate has no UTF-8 encoding.
                 yield value if value.isascii() else value.encode("utf-8", "replace").decode()
             elif counts and isinstance(value, bytes):  # text of a Parquet column
                 yield value.decode("utf-8", "replace")

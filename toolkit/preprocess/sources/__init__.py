@@ -1,4 +1,4 @@
-"""Sources of text: what the user named -> files, here or on the hub, in one order.
+"""Sources of text: names from the user -> files, local or on the hub, in one fixed order.
 
 source.py   one file to read: its format and compression, by its name
 find.py     paths, folders, globs and data sets -> sources

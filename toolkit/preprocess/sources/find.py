@@ -1,4 +1,4 @@
-"""Finding sources: names from the command line -> files, in the one order that determines the corpus."""
+"""Source discovery: names from the command line -> files, in the one order that determines the corpus."""
 
 import glob
 import os
@@ -37,17 +37,17 @@ from toolkit.storage import is_url, list_objects
 def find_sources(
     named: Sequence[str], *, subset: str | None = None, exclude: Sequence[str] = (), output: Path | None = None
 ) -> list[Source]:
-    """The files named by paths, folders, globs, URLs and data sets on the hub: each once, bytewise by name.
+    """The files named by paths, folders, globs, URLs and data sets on the hub: each once, in bytewise order of name.
 
     A folder stands for the readable files below it, at any depth and through links. What is left out is reported: names
-    that begin with a dot or an underscore, metadata of known tools, files of other kinds. A file with several names
-    (links) is read once, under its own name. A name that is both here and on the hub is the one here.
+    that begin with a dot or an underscore, metadata of known tools, files of other kinds. A file with multiple names
+    (links) is read once, under its own name. A name that exists both locally and on the hub is the local one.
 
     Args:
-        subset: configuration of the data sets on the hub among them.
-        exclude: globs; sources are excluded where one matches their name, a folder of theirs, or the end of their path.
-        output: where the result goes; what is in it is not a source, even below a folder that is one. Without one, the
-            sources are tests, of which no splits are reported.
+        subset: configuration of the hub data sets among them.
+        exclude: globs; a source is excluded if one matches its name, one of its folders, or the end of its path.
+        output: folder of the result; files in it are not sources, even below a source folder. Without it, the sources
+            are test files, whose splits are not reported.
     """
     found, on_hub = _Found(exclude, output), list[HubName]()
     for name in named:
@@ -80,7 +80,7 @@ def find_sources(
 
 
 def _with_excluded(sources: Mapping[str, Source], exclude: Sequence[str]) -> list[Source]:
-    """The sources in their order, those marked that a glob excludes; reports how many."""
+    """The sources in order, with those that a glob excludes marked; reports how many."""
     excluded = {name for name in sources if _is_excluded(name, exclude)}
     if len(excluded) == len(sources):
         raise UserError(f"--exclude {' '.join(exclude)} leaves out all sources ({counted(len(excluded), 'source')}).")
@@ -110,8 +110,8 @@ class _Found:
     Attributes:
         exclude: globs of files that are left out.
         output: folder whose files are left out, also through links to it.
-        paths: local files to read, also those left out; some of them may be the same file.
-        in_storage: those in object storage.
+        paths: local files to read, including excluded ones; some of them may be the same file.
+        in_storage: files in object storage.
         left_out: names that are passed over.
     """
 
@@ -131,7 +131,7 @@ class _Found:
         elif os.path.isdir(path):
             self._add_folder(path)
         elif os.path.lexists(path):
-            status_of(path)  # says where a link to nothing leads
+            status_of(path)  # raises for a broken link, with its target
             raise UserError(f"the source {name} is neither a file nor a folder. Give one of the two.")
         elif found := matches(name, self.left_out):
             metadata = {match for match in found if os.path.basename(match) in METADATA_FILES}
@@ -145,7 +145,7 @@ class _Found:
             )
 
     def add_url(self, url: str) -> None:
-        """Add the readable files that a URL stands for: one, those below it, or those that its glob matches."""
+        """Add the readable files of a URL: one file, those below it, or those that its glob matches."""
         fixed, pattern = url.rstrip("/"), ""
         if glob.has_magic(url) and "" not in list_objects(url):
             fixed = url[: url.rindex("/", 0, re.search(r"[*?[]", url).start())]  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ class _Found:
         ]
 
     def is_own(self, path: str) -> bool:
-        """True for what is in the output folder."""
+        """Whether a path is in the output folder."""
         return self.output is not None and os.path.realpath(path).startswith(
             os.path.join(os.path.realpath(self.output), "")
         )
@@ -178,14 +178,14 @@ class _Found:
     def _add_folder(self, path: str) -> None:
         files = {os.path.join(folder, name) for folder, names in walk(path, self.left_out) for name in names}
         inside = {file for file in files if not self.is_own(file)}
-        # A pipe or a socket would be waited for.
+        # Reading a pipe or a socket would block.
         regular = {file for file in inside if format_of(file) is None or stat.S_ISREG(status_of(file).st_mode)}
         self.left_out |= dict.fromkeys(inside - regular, OTHER_KIND)
         if inside or not files:
             self.paths |= self._readable(f"the folder {path}", regular)
 
     def _readable(self, place: str, names: Collection[str], *, named: str = "") -> set[str]:
-        """The files of a folder, or of a place in object storage, that can be read, excluded ones too; notes others."""
+        """Readable files of a folder, or of a place in object storage, including excluded ones; records the others."""
         kept = [name for name in names if not _is_excluded(name, self.exclude)]
         _check_no_other_data(kept)
         metadata = {name for name in names if os.path.basename(name) in METADATA_FILES and name != named}
@@ -209,7 +209,7 @@ _OTHER_DATA = {
 
 
 def _check_no_other_data(names: Iterable[str]) -> None:
-    """Raise a UserError for a folder of data in another form than text; a stray file beside text is of another kind."""
+    """Raise a UserError for a folder with data in a form other than text; a stray file beside text is no error."""
     folders = defaultdict[str, set[str]](set)
     for folder, _, file in (name.rpartition("/") for name in names):
         folders[folder].add(file)
@@ -225,7 +225,7 @@ def _check_no_other_data(names: Iterable[str]) -> None:
 
 
 def _hub_name(name: str) -> HubName | None:
-    """The data set that a name stands for; None if it stands for something here."""
+    """The hub data set that a name stands for; None if it stands for something local."""
     if not name:
         raise UserError("one of the sources is empty. Give files, folders, globs or data sets on the hub.")
     if os.path.lexists(os.path.abspath(name)) or glob.has_magic(name):

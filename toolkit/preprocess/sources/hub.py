@@ -1,7 +1,7 @@
 """Data sets on the hub: from a name and a configuration to the Parquet files of one commit.
 
-Configurations are those of the data set's README, read and resolved by the `datasets` library, so that a name means
-the same files here as there. A repository whose README names none has a configuration for each of its folders.
+Configurations come from the data set's README, read and resolved by the `datasets` library, so that a name means the
+same files in both. A repository whose README names no configurations has one for each of its folders.
 """
 
 import difflib
@@ -28,7 +28,7 @@ _SHORT_NAMES = {"fineweb-edu": "HuggingFaceFW/fineweb-edu"}
 _MOST_NAMES = 30
 
 SplitFiles = Mapping[str, Sequence[str]]
-"""Paths, or patterns of paths, by the name of their split."""
+"""Paths, or path patterns, by split name."""
 
 
 def parse_hub_name(name: str) -> HubName | None:
@@ -38,18 +38,18 @@ def parse_hub_name(name: str) -> HubName | None:
 
 
 def find_on_hub(name: HubName, *, subset: str | None) -> list[Source]:
-    """Find the Parquet files of one configuration of a data set, by path.
+    """Find the Parquet files of one configuration of a data set, sorted by path.
 
     `subset` is the configuration, with a split after a colon if it is not `train`; None if there is only one.
     """
     with hub_errors(f"the data set {name}", alternative="give files or folders on this machine as sources"):
         repository = _Repository(name)
-        # Asked twice, what is listed already comes from memory.
+        # On a retry, what is already listed comes from memory.
         return list_with_retries(lambda: repository.find(subset))
 
 
 class _Repository:
-    """A data set on the hub, at the commit that a revision is at now."""
+    """A data set on the hub, at the current commit of a revision."""
 
     def __init__(self, name: HubName) -> None:
         from datasets import DownloadConfig
@@ -79,13 +79,13 @@ class _Repository:
             configuration, wanted_split = _choose(list(folders), subset or "default", repository=self._repository)
             splits = _by_split(folders[configuration])
             found = [*_split(splits, wanted_split, configuration, repository=self._repository)]
-        # Where no README says what a configuration is, only those that hold rows: most repositories have other files.
+        # If no README names configurations, only files with rows are reported: most repositories have other files.
         others = {path for path in paths if not path.endswith(".parquet") and (described or format_of(path))}
         report_left_out(dict.fromkeys(others, OTHER_KIND), place=f" in the data set {self._name}")
         return [self._source(path) for path in sorted(set(found))]
 
     def _described(self) -> Mapping[str, Mapping[str, Any]]:
-        """The configurations that the README names: their parameters."""
+        """Parameters of the configurations in the README, by name."""
         from datasets.utils.metadata import MetadataConfigs
         from huggingface_hub import DatasetCard
         from huggingface_hub.errors import EntryNotFoundError
@@ -133,7 +133,7 @@ class _Repository:
         for pattern in patterns:
             try:
                 found += resolve_pattern(pattern, folder, download_config=self._download_config)
-            except FileNotFoundError:  # it matches nothing, which other patterns may do
+            except FileNotFoundError:  # this pattern matches nothing; others may
                 continue
         return [path.removeprefix(f"hf://{self._root}/") for path in found]
 
@@ -154,8 +154,8 @@ class _Repository:
 def _folders(paths: Iterable[str]) -> dict[str, list[str]]:
     """The configurations of a repository whose README names none: its folders with their files, and `default`.
 
-    A folder sample/10BT is called that, sample-10BT, and 10BT if no other has the name. `default` is the folder data
-    if there is one, else everything.
+    A folder sample/10BT is named sample/10BT, sample-10BT and 10BT, except for names that another folder has too.
+    `default` is the folder data if it exists, else everything.
     """
     paths = sorted(paths)
     folders: dict[str, list[str]] = defaultdict(list)
@@ -172,7 +172,7 @@ def _folders(paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _by_split(paths: Sequence[str]) -> SplitFiles:
-    """The split that each path names by the convention of `datasets`, folders first, then the file; else `train`."""
+    """Paths by the split in their folders, else in their file name (convention of `datasets`), else `train`."""
     splits: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         splits[split_of(path) or "train"].append(path)

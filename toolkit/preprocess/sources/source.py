@@ -1,4 +1,4 @@
-"""A source: one file to read, and what its name says of its format."""
+"""A source: one file to read, and the format that its name implies."""
 
 import os
 import re
@@ -42,10 +42,10 @@ class Source:
     """A file to read.
 
     Attributes:
-        name: as corpus.json names it: its absolute path, its URL, or hub://repository/path.
-        version: what changes when its content does: when a local file was last modified, the hash of one on the hub.
-        revision: the commit that a file on the hub is read at.
-        is_excluded: --exclude leaves it out. It keeps its place among the others, which decides on their groups.
+        name: absolute path, URL, or hub://repository/path.
+        version: changes with the content: modification time of a local file, hash of a file on the hub.
+        revision: commit at which a file on the hub is read.
+        is_excluded: whether --exclude leaves it out. It keeps its place among the others, which determines the groups.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Source:
 
 
 def compression_of(name: str) -> Compression | None:
-    """Compression of a file of this name; upper and lower case are the same."""
+    """Compression of a file by its name, ignoring case."""
     extension = os.path.splitext(name)[1].lower()
     return Compression(extension) if extension in list(Compression) else None
 
@@ -74,7 +74,7 @@ def extension_of(name: str) -> str:
 
 
 def format_of(name: str) -> Format | None:
-    """The format of a file of this name; None if it cannot be read. Parquet is compressed inside."""
+    """The format of a file by its name; None if unsupported. Parquet is compressed internally."""
     extension = extension_of(name)
     known = _FORMATS.get(extension.removesuffix(compression_of(name) or ""))
     return None if known is Format.PARQUET and extension != known else known
@@ -87,7 +87,7 @@ METADATA_FILES = {
 
 
 def is_hidden(path: str) -> bool:
-    """True if a name in a path begins with a dot or, as what Spark has not finished, with an underscore."""
+    """Whether a name in a path begins with a dot or, like unfinished output of Spark, with an underscore."""
     return re.search(r"(^|/)[._]", path) is not None
 
 
@@ -97,7 +97,7 @@ _SPLIT_WORDS = {
 
 
 def split_of(path: str) -> str | None:
-    """The split that a path names by the convention of `datasets`, its folders first, then the file; None if none."""
+    """The split in a path by the convention of `datasets`: in its folders, else in its file name; None if none."""
     folder, _, name = path.rpartition("/")
     for part in (folder, name):
         for split, words in _SPLIT_WORDS.items():
@@ -107,7 +107,7 @@ def split_of(path: str) -> str | None:
 
 
 def report_splits(sources: Collection[Source]) -> None:
-    """Print which sources are named as what others are tested on, where there are others beside them."""
+    """Print which sources are named as test or validation splits, if not all are."""
     names = [source.name for source in sources if not source.is_excluded]
     common = os.path.dirname(os.path.commonprefix([f"{name}/" for name in names]))  # noqa: RUF071
     held_out = [name for name in names if split_of(name.removeprefix(common)) in ("test", "validation")]
@@ -120,18 +120,18 @@ def report_splits(sources: Collection[Source]) -> None:
 
 
 def kinds_of(names: Iterable[str]) -> str:
-    """The most frequent kinds of files, each with their number."""
+    """The most frequent kinds of files, each with its count."""
     kinds = Counter(extension_of(name) or "without an extension" for name in names).most_common()
     return first_few([f"{count:,} {kind}" for kind, count in kinds], most=8)
 
 
 HIDDEN, METADATA, OTHER_KIND = "beginning with . or _", "of metadata", "of other kinds"
 LeftOut = dict[str, str]
-"""Names that are passed over, each with one of these reasons; of a link, with the name that stays."""
+"""Names that are passed over, each with one of these reasons; for a link, with the name that is kept."""
 
 
 def report_left_out(left_out: LeftOut, *, place: str = "") -> None:
-    """Print what was passed over, in a line for each reason, and of what place."""
+    """Print what was passed over, one line per reason; `place` is the place it is in."""
     names = defaultdict[str, list[str]](list)
     for path, why in sorted(left_out.items()):
         names[why.partition("/")[0]].append(f"{path} is {why}" if why.startswith("/") else os.path.basename(path))

@@ -1,6 +1,6 @@
 """Local files named by folders, globs and links: each folder is entered once and each file taken once.
 
-Links may lead in circles, and several names to one file.
+Links may form cycles, and one file may have multiple names.
 """
 
 import fnmatch
@@ -14,10 +14,9 @@ from toolkit.preprocess.sources.source import HIDDEN, LeftOut, extension_of, is_
 
 
 def walk(top: str, left_out: LeftOut) -> Iterator[tuple[str, list[str]]]:
-    """Iterate over the folders from one down, each once, with the names of their files: links last, after own names.
+    """Iterate over the folders from `top` down, each once, with the names of their files; linked folders come last.
 
-    Names that begin with a dot or an underscore are left out; a link to nothing that may have led to a folder is an
-    error.
+    Names that begin with a dot or an underscore are left out; a broken link that may have led to a folder is an error.
     """
     seen: dict[tuple[int, int], str] = {}
     roots = [top]
@@ -40,9 +39,9 @@ def walk(top: str, left_out: LeftOut) -> Iterator[tuple[str, list[str]]]:
 
 
 def matches(pattern: str, left_out: LeftOut) -> list[str]:
-    """Paths that a glob matches, links to nothing included; `**` enters each folder once.
+    """Paths that a glob matches, including broken links; `**` enters each folder once.
 
-    A folder that cannot be looked into is an error, which `glob` itself would pass over in silence.
+    An unreadable folder is an error; `glob` itself would silently ignore it.
     """
     found, broken = {"/" if pattern.startswith("/") else os.getcwd()}, set[str]()
     parts = [part for part in pattern.split("/") if part]
@@ -51,14 +50,14 @@ def matches(pattern: str, left_out: LeftOut) -> list[str]:
     for number, part in enumerate(parts, start=1):
         found = {path for folder in found for path in _named(folder, part, left_out)}
         if number < len(parts):
-            # A link to nothing may stand for a folder full of matches: its reader will say so.
+            # A broken link may stand for a folder full of matches: its reader will raise an error.
             broken |= set(filter(is_broken_link, found))
             found = set(filter(os.path.isdir, found))
     return sorted(found | broken)
 
 
 def _named(folder: str, part: str, left_out: LeftOut) -> Iterator[str]:
-    """Paths that one part of a pattern names in a folder."""
+    """Paths in a folder that match one part of a pattern."""
     if part == "**":
         yield from (inner for inner, _ in walk(folder, left_out))
     elif not glob.has_magic(part):
@@ -76,11 +75,11 @@ def _named(folder: str, part: str, left_out: LeftOut) -> Iterator[str]:
 
 
 def each_once(paths: Iterable[str], left_out: LeftOut) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file once; of several names that which is no link, then the first bytewise."""
+    """Each file once; of its names, the one that is not a link, then the bytewise first."""
     seen: dict[tuple[int, ...], str] = {}
     for path in sorted(paths, key=lambda path: (os.path.realpath(path) != path, os.fsencode(path))):
         status = status_of(path)
-        # Size and time beside the number: network file systems may give one number to two files.
+        # Size and time in addition to the inode: network file systems may give one inode number to two files.
         own = seen.setdefault((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), path)
         if own == path:
             yield path, status
@@ -89,12 +88,12 @@ def each_once(paths: Iterable[str], left_out: LeftOut) -> Iterator[tuple[str, os
 
 
 def is_broken_link(path: str) -> bool:
-    """True if a path is a link to nothing."""
+    """Whether a path is a broken link."""
     return os.path.islink(path) and not os.path.exists(path)
 
 
 def status_of(path: str) -> os.stat_result:
-    """Status of a file or folder whose name corpus.json can hold."""
+    """Status of a file or folder; UserError if corpus.json cannot hold its name, or it is not accessible."""
     try:
         path.encode()
     except UnicodeEncodeError as error:

@@ -30,7 +30,7 @@ from toolkit.work.commands import commands_at, work_folder
 
 
 class Begun(Record):
-    """Corpus in progress in a folder, and its progress."""
+    """Record of the corpus in progress in a folder."""
 
     key: dict[str, Any]
     """Everything that its shards depend on but the backend; with another key they would be others."""
@@ -41,21 +41,21 @@ class Begun(Record):
 
 
 def read_begun(folder: Path) -> Begun | None:
-    """What is made in a folder; None where nothing is, or what says it is damaged."""
+    """Record of the corpus in progress in a folder; None if absent or damaged."""
     with suppress(OSError, ValidationError):
         return Begun.model_validate_json((folder / UNFINISHED_FOLDER / BEGUN).read_bytes())
     return None
 
 
 def note_begun(folder: Path, begun: Begun) -> None:
-    """Replace what says what is made, durably and at once."""
+    """Replace the record of the corpus in progress, durably and atomically."""
     atomic_write(folder / UNFINISHED_FOLDER / BEGUN, begun.model_dump_json())
 
 
 def open_unfinished(folder: Path, key: Mapping[str, Any], settings: PreprocessSettings) -> Begun | None:
-    """Decide what of the locked folder stays: the corpus to go on with; None where one is to be begun.
+    """Decide what stays in the locked folder; return the corpus to resume, or None to start one.
 
-    `key`: everything that the shards depend on but the backend, as plain data.
+    `key`: everything the shards depend on except the backend, as plain data.
     """
     begun, written, is_replaced = read_begun(folder), written_groups(folder), (folder / CORPUS_MANIFEST).exists()
     if is_unfinished(folder):
@@ -75,7 +75,7 @@ def open_unfinished(folder: Path, key: Mapping[str, Any], settings: PreprocessSe
             forget_screened(folder / UNFINISHED_FOLDER)
             note_begun(folder, begun := begun.model_copy(update={"key": dict(key)}))
         return begun
-    # Nothing is lost with a corpus that was started and has no finished group: after a mistake in the options, say.
+    # A corpus without a finished group, started with a mistake in the options, say, can go: nothing is lost.
     if not settings.overwrite and (is_replaced or begun is None or written):
         raise UserError(f"{folder} holds {reason}name another folder, or start over with --overwrite.")
     return None
@@ -93,10 +93,10 @@ def _finished(folder: Path) -> str:
 def _not_resumable(
     begun: Begun | None, written: Mapping[int, WrittenGroup], key: Mapping[str, Any], settings: PreprocessSettings
 ) -> str | None:
-    """Description of the unfinished corpus in a folder, if its groups cannot be kept."""
+    """Description of the unfinished corpus in a folder if its groups cannot be kept; else None."""
     if begun is None:
         return f"an unfinished corpus whose {UNFINISHED_FOLDER} folder is damaged or of an earlier version: "
-    # A group is not lost that had a source too many.
+    # A group with a source that is excluded now does not count as lost.
     parts, out = (begun.key["sources"], key["sources"]), {name for name, *_, it in key["sources"] if it == EXCLUDED}
     then, now = ([source[:2] if source[0] in out else source for source in part] for part in parts)
     is_lost = begun.is_merging or _with_other_sources(written, then, now, settings=settings)
@@ -113,10 +113,10 @@ def _not_resumable(
 def _with_other_sources(
     written: Collection[int], before: Sequence[Any], after: Sequence[Any], *, settings: PreprocessSettings
 ) -> list[int]:
-    """Groups whose sources are not the same in both lists of all sources."""
+    """Written groups whose sources differ between the two lists of all sources."""
     then, now = ([part[its] for its in group_slices([size for _, size, *_ in part])] for part in (before, after))
     changed = [number for number in written if then[number : number + 1] != now[number : number + 1]]
-    # What a limit leaves for a group depends on those before it.
+    # What a limit leaves for a group depends on the groups before it.
     return [number for number in written if number >= changed[0]] if changed and settings.is_limited else changed
 
 
@@ -144,25 +144,25 @@ def _shown(value: Any) -> str:
 
 
 def check_nobody_writes(folder: Path) -> None:
-    """Raise a UserError where another command writes the corpus in a folder."""
+    """Raise a UserError if another command is writing the corpus in a folder."""
     if commands_at(work_folder(folder)):
         raise UserError(in_use(folder))
 
 
 def start_over(folder: Path, key: Mapping[str, Any], *, why_reference: str) -> None:
-    """Remove what an earlier run wrote into the locked folder, and note which corpus is in progress."""
+    """Remove what an earlier run wrote into the locked folder, and record which corpus is in progress."""
     check_nobody_writes(folder)
-    shutil.rmtree(work_folder(folder), ignore_errors=True)  # with what failed in the earlier corpus
-    # First: groups of the earlier corpus must not pass for those of this one.
+    shutil.rmtree(work_folder(folder), ignore_errors=True)  # including failures of the earlier corpus
+    # First: groups of the earlier corpus must not be taken for groups of this one.
     forget_unfinished(folder)
-    # From here on the folder counts as an unfinished corpus, whatever of the old one is still there.
+    # From here on the folder counts as an unfinished corpus, even if parts of the old one are still there.
     with atomic_directory(folder / UNFINISHED_FOLDER) as new:
         (new / BEGUN).write_text(Begun(key=dict(key), why_reference=why_reference).model_dump_json(), encoding="utf-8")
     remove_rest(folder)
 
 
 def forget_unfinished(folder: Path) -> None:
-    """Remove what is there of an unfinished corpus; it counts as removed at once, wherever this ends."""
+    """Remove the unfinished corpus, if any; it counts as removed at once, even if this is interrupted."""
     left = unfinished(folder / UNFINISHED_FOLDER)
     shutil.rmtree(left, ignore_errors=True)
     with suppress(FileNotFoundError):

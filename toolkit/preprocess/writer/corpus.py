@@ -1,7 +1,7 @@
-"""A corpus in the making: which of its groups are written, what they hold, and what is left.
+"""A corpus in the making: which of its groups are written, what they contain, and what is left.
 
-Any number of processes write one, on any machines that share its folder. All that they know of each other stands there:
-the folders of the groups that are written. They are merged under the lock of the folder.
+Any number of processes write it, on any machines that share its folder. All they know of each other is in there: the
+folders of the written groups, which are merged under the folder's lock.
 """
 
 import os
@@ -33,15 +33,15 @@ from toolkit.preprocess.writer.groups import (
 )
 
 _SECONDS_FOR_ANOTHER = 86_400.0
-"""Time that another process may take to begin or to finish a large corpus, or to decide on its near-duplicates."""
+"""Seconds that another process may take to start or finish a large corpus, or to decide on its near-duplicates."""
 
 
 class UnfinishedCorpus:
-    """The corpus of these sources in the folder `output`, as that folder has it.
+    """The corpus of these sources in the folder `output`, in that folder's current state.
 
-    `key` is all that its shards depend on but the backend: `why_reference` says why that is the tokenizer's own, or is
-    empty. `tally` counts the groups that are written and have none before them that is not. Where documents are left
-    out, the texts of all groups are read once, by `screening`, before the first one is written.
+    `key` is everything its shards depend on except the backend; `why_reference` says why that is the tokenizer's own,
+    or is empty. `tally` counts the written groups before the first missing one. If documents are to be left out,
+    `screening` reads the texts of all groups once before the first group is written.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class UnfinishedCorpus:
         self._num_counted = self._num_rows = self._num_bad = 0
 
     def locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, held briefly."""
+        """The folder's lock, to be held briefly."""
         return locked_output(self.output, timeout=_SECONDS_FOR_ANOTHER)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of sources to read; all of them twice if documents are left out."""
+        """Bytes of sources read so far; each source is read twice if documents are left out."""
         screened = () if self.screening is None else {group.number for group in self.groups} - self.unread()
         return sum(self.groups[number].num_bytes for numbers in (self.written, screened) for number in numbers)
 
     def look(self) -> None:
-        """Find out which groups are written.
+        """Update which groups are written.
 
-        Raises UserError where too many of the rows are bad, up to the end of one, in the order of the sources.
+        Raises UserError if too many rows are bad up to the end of any source, in the order of the sources.
         """
         for number, written in written_groups(self.output, known=self.written).items():
             if written.key == self.group_key(number):
@@ -104,7 +104,7 @@ class UnfinishedCorpus:
             )
 
     def missing(self) -> list[SourceGroup]:
-        """Groups that are not written, in order; none once the corpus is finished, or a limit reached."""
+        """Groups that are not written, in order; empty once the corpus is finished or a limit is reached."""
         begun = read_begun(self.output)
         if begun is None:
             return []
@@ -118,32 +118,32 @@ class UnfinishedCorpus:
 
     @property
     def is_decided(self) -> bool:
-        """True if it is known which documents are left out."""
+        """Whether it is decided which documents are left out."""
         if self.screening is None or not is_unfinished(self.output):
             return True
         return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()
 
     def decide(self) -> None:
-        """Decide what is left out, once all groups are read."""
+        """Decide which documents are left out, once all groups are read."""
         assert self.screening is not None
         folders, names = [self.screened(group) for group in self.groups], [group.recorded for group in self.groups]
         self.screening.decide([*zip(folders, names, strict=True)], self.output / UNFINISHED_FOLDER)
 
     def screened(self, group: SourceGroup) -> Path:
-        """Folder of what is found out about a group's texts before it is written."""
+        """Folder for the results of screening a group's texts before it is written."""
         return group_folder(self.output, group.number).with_suffix(".screened")
 
     def unread(self) -> set[int]:
-        """Numbers of the groups whose texts are to be read before any can be written."""
+        """Numbers of the groups whose texts must still be screened before any group can be written."""
         if self.is_decided:
             return set()
-        # The folder is listed once: with thousands of groups, looking for each would keep shared storage busy.
+        # The folder is listed once: with thousands of groups, one lookup for each would burden shared storage.
         names = [name.partition(".screened") for name in os.listdir(self.output / UNFINISHED_FOLDER)]
         read = {int(number) for number, end, rest in names if end and not rest}
         return {group.number for group in self.groups} - read
 
     def group_key(self, number: int) -> dict[str, Any]:
-        """What the shards of a group depend on that is not in the key of all."""
+        """What the shards of a group depend on besides the key of the corpus."""
         key = {"why_reference": self.why_reference}
         if self.screening is not None:
             dropped = self.screened(self.groups[number]) / "dropped"
@@ -151,7 +151,7 @@ class UnfinishedCorpus:
         return key
 
     def rest_of_limits(self) -> PreprocessSettings:
-        """The settings, with the limits that are left for the first of the missing groups."""
+        """The settings, with the limits that remain for the first missing group."""
         done = {"limit_documents": self.tally.both.documents, "limit_tokens": self.tally.both.tokens}
         limits = {name: getattr(self.settings, name) for name in done}
         return self.settings.model_copy(update={name: limits[name] and limits[name] - done[name] for name in done})
@@ -162,7 +162,7 @@ class UnfinishedCorpus:
         return any(limit is not None and limit <= 0 for limit in (left.limit_documents, left.limit_tokens))
 
     def start_over(self, why_reference: str) -> None:
-        """Decide on the tokenizer's own backend: what the fast one made, which compares samples, counts as missing."""
+        """Switch to the tokenizer's own backend; groups by the fast one, checked only on samples, count as missing."""
         with self.locked():
             begun = read_begun(self.output)
             if begun is None or begun.why_reference:
@@ -172,12 +172,12 @@ class UnfinishedCorpus:
         console().print(f"Starting over, {counted(made, 'finished shard')} removed: {why_reference}.")
 
     def begin_merge(self) -> bool:
-        """Begin to give the corpus the shards of all groups; the folder is locked. False where another one has done it.
+        """Begin to merge the shards of all groups; the folder is locked. False if another command has done it.
 
-        UserError where there would be no document.
+        Raises UserError if there would be no document.
         """
         begun = read_begun(self.output)
-        # What is missing now has been started over since it was looked at.
+        # If a group is missing now, the corpus was started over since the last look.
         if begun is None or self.missing():
             return False
         if begun.is_merging:

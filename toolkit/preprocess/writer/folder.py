@@ -1,4 +1,4 @@
-"""The folder of a corpus: its lock while it is written, its last files, and what of an earlier corpus goes."""
+"""The folder of a corpus: its lock while it is written, its last files, and the removal of an earlier corpus."""
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,24 +31,24 @@ from toolkit.work.commands import work_folder
 TOKENIZER_FOLDER = "tokenizer"
 LOCK_NAME = ".lock"
 SHARDS = ("shard-[0-9]*", DROPPED_FILE)
-"""Patterns of what is moved to a corpus when all groups are written."""
+"""Patterns of the files that are moved to a corpus when all groups are written."""
 
 
 @contextmanager
 def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
-    """Make the folder, and hold its lock, which one process has at a time, of all machines.
+    """Create the folder and hold its lock, which only one process across all machines can have.
 
-    `timeout`: seconds to wait for another one.
+    `timeout`: seconds to wait for another process.
     """
     unwritable = "the output folder {} cannot be written or locked: {}. Name another folder."
-    # A file, opened for writing: NFS grants no exclusive lock on a folder, which cannot be opened so.
+    # The lock is a file: NFS grants an exclusive lock only on what is opened for writing, which a folder cannot be.
     locked = locked_folder(
         folder, LOCK_NAME, timeout=timeout, in_use=in_use(folder), unwritable=partial(unwritable.format, folder)
     )
 
     def forget_lock() -> None:
-        # While it is still locked: filelock 4 tries again where a file that it opened meanwhile has lost its name. On
-        # NFS it may not see that, or fail, so the file stays as long as many processes take the lock in turn.
+        # While it is still locked: filelock 4 retries if a file that it opened meanwhile was unlinked. On NFS it may
+        # not see that, or fail, so the file stays as long as many processes take turns with the lock.
         if not is_unfinished(folder):
             (folder / LOCK_NAME).unlink(missing_ok=True)
 
@@ -62,23 +62,23 @@ def locked_output(folder: Path, *, timeout: float = 0) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> str:
-    """Message of a command that may not write because another one does."""
+    """Message for a command that may not write because another one does."""
     return f"Another process is writing a corpus into {folder}. Wait for it, or name another folder."
 
 
 def command_digest(key: Mapping[str, Any]) -> str:
-    """SHA-256 of the options and sources in a corpus's key, whenever and with whatever it is made."""
+    """SHA-256 of the options and sources in a corpus's key, without modification times and software versions."""
     options = {name: value for name, value in key.items() if name.startswith("--")}
     sources = [(*name, version) for *name, version in key["sources"] if version != EXCLUDED]
-    # The version of a file of this machine is a time, in nanoseconds.
+    # The version of a local file is its modification time in nanoseconds.
     return digest_of([options, [source[: 2 + (not source[2].isdecimal())] for source in sources]])
 
 
 def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) -> CorpusManifest | None:
-    """The manifest of a finished corpus that the same command made of sources not modified since, or None."""
+    """The manifest of a finished corpus if the same command made it and its sources are unmodified since; or None."""
     if is_unfinished(folder) or not (folder / CORPUS_MANIFEST).exists():
         return None
-    with suppress(CorpusError):  # a damaged one is not this
+    with suppress(CorpusError):  # a damaged corpus is not this one
         manifest, written = read_manifest(folder), (folder / CORPUS_MANIFEST).stat().st_mtime_ns
         is_same = (
             manifest.command_sha256 == command_digest(key) and manifest.tokenizer.fingerprint == tokenizer.fingerprint
@@ -89,7 +89,7 @@ def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) 
 
 
 def already_finished(place: object, found: CorpusManifest) -> str:
-    """Message of a command whose corpus already exists."""
+    """Message for a command whose corpus already exists."""
     return f"{place} is already finished: {found.documents:,} documents, {found.tokens:,} tokens."
 
 
@@ -101,8 +101,8 @@ def complete_corpus(
     skipped: Mapping[str, int],
     **entries: Any,
 ) -> CorpusManifest:
-    """Write `tokenizer/` and `corpus.json`, with more entries, into the folder of a corpus; returns the manifest."""
-    # Whole and on the disk before corpus.json names its hashes: a power cut leaves no corpus with half a tokenizer.
+    """Write `tokenizer/` and `corpus.json`, with more entries, into the folder of a corpus; return the manifest."""
+    # Complete and on disk before corpus.json has its hashes: a power cut leaves no corpus with half a tokenizer.
     with atomic_directory(folder / TOKENIZER_FOLDER) as unfinished:
         tokenizer.save(unfinished)
     manifest = CorpusManifest(
@@ -126,7 +126,7 @@ def complete_corpus(
 
 
 def remove_rest(folder: Path, *, keep: Collection[str] = ()) -> None:
-    """Remove what an earlier corpus, or an earlier try to complete this one, left. The manifests go first.
+    """Remove what an earlier corpus, or an earlier attempt to complete this one, left. The manifests go first.
 
     `keep`: patterns of names that stay, such as `SHARDS`.
     """
@@ -140,11 +140,11 @@ def remove_rest(folder: Path, *, keep: Collection[str] = ()) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    with suppress(OSError):  # there is none, or it holds something else
+    with suppress(OSError):  # it is missing, or has other files
         holdout.rmdir()
 
 
 def unexpected_names(folder: Path) -> str:
-    """Names in a folder besides the lock and what a killed writer leaves, shortened; empty if nothing does."""
+    """Names in a folder other than the lock and leftovers of a killed writer, shortened; empty if none."""
     ours = (LOCK_NAME, PARTIAL_FILES, work_folder(folder).name)
     return first_few(sorted(path.name for path in folder.iterdir() if not any(map(path.match, ours))))

@@ -1,11 +1,11 @@
-"""Groups of sources: which sources each has, where it is written, and its shards under the names of the corpus.
+"""Groups of sources: which sources each has, where it is written, and its shards under the corpus's names.
 
-corpus/unfinished/                  there as long as the corpus is not finished
-corpus/unfinished/begun.json        what is made, and how (begun.py)
-corpus/unfinished/00003/            a group, whole: group.json, sample.jsonl, shard-00000.bin .idx, holdout/
-corpus/unfinished/.00003.*.partial  the same while it is written; what a killed process leaves is removed by the next
-corpus/unfinished/00003.screened/   what is left out of it (screening/documents.py)
-corpus/.work/                       who is at which group, and why one could not be written (toolkit.work)
+corpus/unfinished/                  exists until the corpus is finished
+corpus/unfinished/begun.json        which corpus is being made, and how (begun.py)
+corpus/unfinished/00003/            a complete group: group.json, sample.jsonl, shard-00000.bin .idx, holdout/
+corpus/unfinished/.00003.*.partial  the same while it is written; the next process removes those of a killed one
+corpus/unfinished/00003.screened/   the documents left out of it (screening/documents.py)
+corpus/.work/                       which process works on which group, and why a group failed (toolkit.work)
 """
 
 import os
@@ -29,17 +29,17 @@ from toolkit.preprocess.sources import Source
 UNFINISHED_FOLDER, BEGUN, EXCLUDED = "unfinished", "begun.json", "excluded"
 HOLDOUT_FOLDER, _RECORD = "holdout", "group.json"
 SOURCE_GROUP_BYTES = 1 << 30
-"""Consecutive sources are gathered until they have so many bytes, and share shards; a larger one is alone.
+"""Consecutive sources are grouped until they reach this many bytes, and share shards; a larger one is alone.
 
-So many small files do not make as many small shards, and a group is a share of the work that depends on no other."""
+Many small files thus do not become as many small shards, and a group is a unit of work independent of all others."""
 
 
 @dataclass(frozen=True)
 class SourceGroup:
-    """Consecutive sources whose documents share shards, with those of no other.
+    """Consecutive sources whose documents share shards, only with one another.
 
     Attributes:
-        recorded: their names in corpus.json.
+        recorded: names of the sources in corpus.json.
     """
 
     number: int
@@ -48,7 +48,7 @@ class SourceGroup:
 
     @property
     def num_bytes(self) -> int:
-        """Size of its sources."""
+        """Total size of its sources."""
         return sum(file.num_bytes for file in self.files)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class SourceGroup:
 
 
 def groups_of(files: Sequence[Source]) -> list[SourceGroup]:
-    """All sources in their groups; one may have none, where all of its are excluded."""
+    """All sources in their groups; a group is empty if all of its sources are excluded."""
     named, groups = list(zip(files, recorded_names(files), strict=True)), []
     for number, its in enumerate(group_slices([file.num_bytes for file in files])):
         kept = [(file, name) for file, name in named[its] if not file.is_excluded]
@@ -66,7 +66,7 @@ def groups_of(files: Sequence[Source]) -> list[SourceGroup]:
 
 
 def group_slices(sizes: Sequence[int]) -> list[slice]:
-    """Where each group begins and ends among all sources, from their sizes, those of excluded ones too."""
+    """Slice of each group in the list of all sources, from the sizes of all sources, including excluded ones."""
     last, num_bytes = {len(sizes) - 1}, 0
     for number, size in enumerate(sizes):
         if size >= SOURCE_GROUP_BYTES and number:
@@ -81,12 +81,12 @@ def group_slices(sizes: Sequence[int]) -> list[slice]:
 
 
 def recorded_names(files: Sequence[Source]) -> list[str]:
-    """Names of the sources in corpus.json: by the commit on the hub; here relative to the folder that has all of them.
+    """Names of the sources in corpus.json: with the commit if on the hub, else relative to their common folder.
 
-    The same files in another place hence give the same corpus.json.
+    The same files in another place thus give the same corpus.json.
     """
     folders = [os.path.join(os.path.dirname(file.name), "") for file in files if not file.revision]
-    # The order is bytewise, so that what the first and the last have in common all have. Some may be URLs.
+    # The order is bytewise, so a common prefix of the first and the last is common to all. Some may be URLs.
     common = "".join(os.path.commonprefix([folders[0], folders[-1]]).rpartition("/")[:2]) if folders else ""  # noqa: RUF071
     return [_on_hub(file) if file.revision else file.name.removeprefix(common) for file in files]
 
@@ -115,19 +115,19 @@ class WrittenGroup(Record):
 
 
 def is_unfinished(corpus: Path) -> bool:
-    """True from the beginning of a corpus to its end."""
+    """Whether a corpus is started and not finished."""
     return (corpus / UNFINISHED_FOLDER / BEGUN).exists()
 
 
 def group_folder(corpus: Path, number: int) -> Path:
-    """Folder of a group; with the suffix .screened, what is left out of it."""
+    """Folder of a group; with the suffix .screened, the one for what is left out of it."""
     return corpus / UNFINISHED_FOLDER / f"{number:05d}"
 
 
 @contextmanager
 def new_group(folder: Path) -> Iterator[Path]:
-    """A folder that becomes that of a group when the block ends; its lock is held."""
-    # What another backend made, or a killed process left.
+    """Yield a folder that becomes the group's folder when the block ends; the caller holds the group's lock."""
+    # Results of another backend, or leftovers of a killed process.
     for left in (folder, *folder.parent.glob(f".{folder.name}.*.partial")):
         shutil.rmtree(left, ignore_errors=True)
     with atomic_directory(folder) as unfinished:
@@ -135,14 +135,14 @@ def new_group(folder: Path) -> Iterator[Path]:
 
 
 def note_written(folder: Path, written: WrittenGroup) -> None:
-    """Put what is written of a group beside its shards."""
+    """Put the record of a group beside its shards."""
     (folder / _RECORD).write_text(written.model_dump_json(), encoding="utf-8")
 
 
 def written_groups(corpus: Path, *, known: Collection[int] = ()) -> dict[int, WrittenGroup]:
-    """Groups that are written, by number, in order, but those known; a damaged one counts for nothing."""
+    """Written groups by number, in order, except the known ones; damaged ones are ignored."""
     names, found = list[str](), dict[int, WrittenGroup]()
-    with suppress(FileNotFoundError):  # where it is finished meanwhile
+    with suppress(FileNotFoundError):  # the corpus was finished meanwhile
         names = os.listdir(corpus / UNFINISHED_FOLDER)
     for number in sorted(int(name) for name in names if name.isdigit()):
         if number not in known:
@@ -155,9 +155,9 @@ def written_groups(corpus: Path, *, known: Collection[int] = ()) -> dict[int, Wr
 def merge_groups(
     corpus: Path, groups: Mapping[int, WrittenGroup]
 ) -> tuple[tuple[ShardEntry, ...], tuple[ShardEntry, ...]]:
-    """Give the shards of all groups the corpus's names; its shards, and those held out.
+    """Rename the shards of all groups for the corpus; return its shards and those held out.
 
-    Ended anywhere and called again, it goes on. Names are counted over the whole corpus, which no group knows.
+    If interrupted and called again, it resumes. Names are numbered over the whole corpus, which no group knows.
     """
     kinds = []
     for place, kind in (("", "shards"), (HOLDOUT_FOLDER, "held_out")):

@@ -1,7 +1,7 @@
-"""Encoded spans of a group of sources become shards, one after the other, under the limits; every row is counted once.
+"""Shard writer: encoded spans of a group of sources -> consecutive shards, within the limits; counts every row once.
 
-A shard closes after the document with which it reaches its size, or at the end of the group. Two corpora may be
-written: the corpus, and its holdout with the documents that are held out.
+A shard closes after the document that brings it to its size, or at the end of the group. Two corpora may be written:
+the corpus, and its holdout with the held-out documents.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from toolkit.preprocess.settings import PreprocessSettings
 
 
 class ShardSequence:
-    """Writes the shards of a corpus and its holdout. Where one ends depends on the documents alone, not on the spans.
+    """Writes the shards of a corpus and its holdout. Where a shard ends depends only on the documents, not on spans.
 
     `tally` counts what is written.
     """
@@ -32,13 +32,13 @@ class ShardSequence:
 
     @property
     def is_full(self) -> bool:
-        """True once a limit is reached."""
+        """Whether a limit is reached."""
         limits = (self._settings.limit_documents, self._settings.limit_tokens)
         counts = (self.tally.both.documents, self.tally.both.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
 
     def add(self, encoded: EncodedSpan, source: str) -> None:
-        """Add the next span, of the source that corpus.json knows by this name, up to the limits."""
+        """Add the next span, up to the limits; `source` is the name of its source in corpus.json."""
         account = self.tally.sources.setdefault(source, Account())
         first_row, num_taken = account.rows, self._num_within_limits(encoded.lengths_N)
         lengths, is_held_out = encoded.lengths_N[:num_taken], encoded.is_held_out_N[:num_taken]
@@ -59,12 +59,12 @@ class ShardSequence:
         account.text_bytes += int(encoded.text_bytes_N[:num_taken].sum())
 
     def end(self) -> None:
-        """Close the shards that are open."""
+        """Close the open shards."""
         self.kept.close()
         self.held_out.close()
 
     def abort(self) -> None:
-        """Close their files; a shard that is not finished is removed."""
+        """Close the files, and remove unfinished shards."""
         self.kept.abort()
         self.held_out.abort()
 
@@ -80,9 +80,9 @@ class ShardSequence:
 
 
 class OpenCorpus:
-    """A corpus that is being written: its finished shards, and the open one. `counts` are counted on.
+    """A corpus that is being written: its finished shards, and the open one. Adds to `counts`.
 
-    The folder is made with the first shard.
+    The folder is created with the first shard.
     """
 
     def __init__(self, folder: Path, dtype: npt.DTypeLike, counts: Counts, shard_tokens: int) -> None:
@@ -92,10 +92,10 @@ class OpenCorpus:
         self._sources: list[str] = []
 
     def append(self, ids: npt.NDArray[np.uint32], lengths_N: npt.NDArray[np.int64], source: str) -> None:
-        """Add documents of a source: to the open shard, and to new ones where they reach its size."""
+        """Add documents of a source: to the open shard, and to new ones when it reaches its size."""
         ends_N, start, done = np.cumsum(lengths_N), 0, 0
         while start < lengths_N.size:
-            # The first document with which the shard reaches its size is its last.
+            # The first document that brings the shard to its size is its last.
             missing = self._shard_tokens - self._tokens_in_shard
             stop = min(lengths_N.size, int(np.searchsorted(ends_N, done + missing)) + 1)
             end = int(ends_N[stop - 1])
@@ -116,7 +116,7 @@ class OpenCorpus:
         self._tokens_in_shard += ids.size
 
     def close(self) -> None:
-        """Finish the open shard, if there is one."""
+        """Finish the open shard, if any."""
         if self._writer is None:
             return
         files, num_more = self._writer.close(), len(self._sources) - 1

@@ -1,4 +1,4 @@
-"""Read, encode and write a group of sources: workers encode spans ahead, one writer makes the shards in order."""
+"""Writing of a group of sources: workers read and encode spans ahead, one writer makes the shards in order."""
 
 import os
 import time
@@ -25,7 +25,7 @@ from toolkit.preprocess.writer.groups import HOLDOUT_FOLDER, SourceGroup, Writte
 from toolkit.preprocess.writer.shard_sequence import ShardSequence
 
 OnSpan = Callable[[int, str], None]
-"""Hears, after each span, how many bytes of a group's sources were read, and at which rates."""
+"""Called after each span with the bytes of a group's sources read so far, and a note such as the rates."""
 
 
 def write_group(
@@ -39,10 +39,10 @@ def write_group(
     screened: Path | None,
     on_span: OnSpan,
 ) -> None:
-    """Write a group into its folder, which appears whole; the limits of the settings are what is left of them for it.
+    """Write a group into its folder, which appears atomically; limits in the settings are those left for this group.
 
-    UserError where a source cannot be read, gives no document or loses most of its rows. `key`: see `WrittenGroup`.
-    `screened` has what is left out of the group, if anything is.
+    Raises UserError if a source cannot be read, gives no document or loses most of its rows. `key`: see
+    `WrittenGroup`. `screened`: folder of what is left out of the group, if anything may be.
     """
     encode = SpanEncoder(tokenizer, choice.backend, settings.holdout, group.num_bytes)
     num_workers = settings.workers or len(os.sched_getaffinity(0))
@@ -83,14 +83,14 @@ def write_group(
 def _accounts(
     group: SourceGroup, sequence: ShardSequence, broken: SourceError | None
 ) -> Iterator[tuple[Source, Account]]:
-    """The sources that were read whole, or up to a limit, with their accounts."""
+    """The sources that were read completely, with their accounts; not the one in which a limit ended the reading."""
     accounts, last = sequence.tally.sources, next(reversed(sequence.tally.sources), "")
     for file, name in zip(group.files, group.recorded, strict=True):
         if name not in accounts and (broken or sequence.is_full):
-            continue  # It may not have been reached. In a group that is read whole, it has no span.
+            continue  # It may not have been reached. In a group that is read completely, it has no span.
         account = accounts.setdefault(name, Account())
         if sequence.is_full and name == last:
-            continue  # A limit ends the reading in it.
+            continue  # A limit ended the reading in it.
         account.num_bytes = file.num_bytes
         if broken is None or file != broken.source:
             yield file, account
