@@ -148,13 +148,13 @@ def _check_tokenizer(model: str, config: PretrainedConfig, tokenizer: PreTrained
 
 
 def is_decoder(config: PretrainedConfig) -> bool:
-    """Whether transformers has this model type only as a causal language model."""
+    """True if transformers has this model type only as a causal language model."""
     kind = config.model_type
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def looks_ahead(config: PretrainedConfig) -> bool:
-    """Whether tokens attend to later ones with `is_causal = False`, tried on a small random model of this type."""
+    """True if tokens attend to later ones with `is_causal = False`, tried on a small random model of this type."""
     small = copy.deepcopy(config)
     small.is_causal = False
     small.num_hidden_layers, small.vocab_size, small.pad_token_id = 1, 8, 0

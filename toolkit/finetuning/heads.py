@@ -170,7 +170,7 @@ def save_classifier(classifier: nn.Module, folder: Path) -> None:
 
 
 def has_head_file(folder: Path) -> bool:
-    """Whether a `model/` folder has its head in a file beside the encoder's."""
+    """True if a `model/` folder has its head in a file beside the encoder's."""
     return (folder / _HEAD_FILE).is_file()
 
 

@@ -78,7 +78,7 @@ class Task(ABC, Generic[DataT]):
 
     @property
     def is_paper(self) -> bool:
-        """Whether inputs and metrics are those of the paper's authors."""
+        """True if inputs and metrics are those of the paper's authors."""
         return self.settings.protocol == "paper"
 
     def with_validation(self, splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Sequence[ExampleT]]:

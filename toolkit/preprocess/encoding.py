@@ -165,7 +165,7 @@ def _check_memory(num_characters: int) -> None:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document goes to the holdout, by the hash of its text, so that equal texts stay together."""
+    """True if a document goes to the holdout, by the hash of its text, so that equal texts stay together."""
     if not fraction:
         return False
     digest = hashlib.blake2b(text.encode(), digest_size=8, person=b"holdout").digest()

@@ -79,7 +79,7 @@ class PreprocessSettings(ReadingSettings):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the corpus ends at a limit, which only a single task that reads everything before it can find."""
+        """True if the corpus ends at a limit, which only a single task that reads everything before it can find."""
         return self.limit_documents is not None or self.limit_tokens is not None
 
 

@@ -53,7 +53,7 @@ class CorpusJob(Job):
         self.on_span: OnSpan = _unheard
 
     def is_done(self, item: Item) -> bool:
-        """Whether the item is done, also if another command has finished the corpus since."""
+        """True if the item is done, also if another command has finished the corpus since."""
         step, number = item.payload
         if step == "read":
             return number not in self.corpus.unread()

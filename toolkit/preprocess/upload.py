@@ -87,5 +87,5 @@ def _upload(folder: Path, url: str) -> None:
 
 
 def _is_left_out(path: Path) -> bool:
-    """Whether a file is a lock, a shared file of commands, or a packing plan, which each machine makes for itself."""
+    """True if a file is a lock, a shared file of commands, or a packing plan, which each machine makes for itself."""
     return any(name.startswith((".", "plans-")) for name in path.parts) or ".plan-" in path.name

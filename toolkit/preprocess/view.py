@@ -56,7 +56,7 @@ class CorpusView:
         self._claims, self._written = Claims(Job(self._work, [Item(key) for key in (*keys, DECIDE)])), set()
 
     def is_over(self) -> bool:
-        """Whether the corpus is finished, or no process is making it."""
+        """True if the corpus is finished, or no process is making it."""
         return self._begun is None or not commands_at(self._work)
 
     def news(self) -> Iterator[Line]:
@@ -87,7 +87,7 @@ class CorpusView:
 
     @property
     def _is_limited(self) -> bool:
-        """Whether a limit ends the corpus, perhaps before the last group."""
+        """True if a limit ends the corpus, perhaps before the last group."""
         assert self._begun is not None
         return any(self._begun.key.get(key) for key in ("--limit-documents", "--limit-tokens"))
 

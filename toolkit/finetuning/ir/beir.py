@@ -56,7 +56,7 @@ class Collection:
         return {"": list(ids)}
 
     def is_query_itself(self, query: str, document: str) -> bool:
-        """Whether a document is the query itself: same id and text, with or without the title."""
+        """True if a document is the query itself: same id and text, with or without the title."""
         if query != document:
             return False
         found = self.documents[document]
@@ -94,7 +94,7 @@ class Judgements:
 
 
 def is_beir(path: Path) -> bool:
-    """Whether a path is a BEIR folder, or a file in the `qrels/` of one."""
+    """True if a path is a BEIR folder, or a file in the `qrels/` of one."""
     return _find(path if path.is_dir() else collection_folder(path), _CORPUS) is not None
 
 

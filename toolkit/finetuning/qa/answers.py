@@ -38,7 +38,7 @@ class BestSpan:
 
 
 def has_question_answering(config: PretrainedConfig) -> bool:
-    """Whether transformers has a question-answering class that finds the weights in an encoder's folder."""
+    """True if transformers has a question-answering class that finds the weights in an encoder's folder."""
     kind = type(config)
     if kind not in MODEL_FOR_QUESTION_ANSWERING_MAPPING or kind not in MODEL_MAPPING:
         return False

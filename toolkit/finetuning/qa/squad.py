@@ -140,7 +140,7 @@ def _from_record(path: Path, place: str, record: Any, entry: Any, labels: Labels
 
 
 def _are_open(entry: Mapping[str, Any], labels: Labels) -> bool:
-    """Whether a question is read without answers."""
+    """True if a question is read without answers."""
     return labels is Labels.UNUSED or (labels is Labels.OPTIONAL and entry.get("answers") is None)
 
 

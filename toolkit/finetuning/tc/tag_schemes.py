@@ -48,12 +48,12 @@ _LETTERS = {
 
 
 def is_tag(text: str) -> bool:
-    """Whether a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
+    """True if a text is a tag of one of the schemes: O, or a letter, a hyphen and a type."""
     return _TAG.fullmatch(text) is not None
 
 
 def has_letter(tag: str) -> bool:
-    """Whether a tag begins with a letter and a hyphen, with or without a type; tags of IO do not."""
+    """True if a tag begins with a letter and a hyphen, with or without a type; tags of IO do not."""
     return re.match(r"[BIESLU]-", tag) is not None
 
 

@@ -20,7 +20,7 @@ _MOST_BYTES = 2 << 30
 
 
 def holds_array(source: Source) -> bool:
-    """Whether a file is one array rather than lines, the first of which may itself be an array."""
+    """True if a file is one array rather than lines, the first of which may itself be an array."""
     with open_stream(source) as stream:
         head = stream.file.read(1 << 16).removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")
     line, _, rest = head.partition(b"\n")

@@ -27,7 +27,7 @@ class Reason(StrEnum):
 
     @property
     def is_bad(self) -> bool:
-        """Whether the row should have had a text but did not."""
+        """True if the row should have had a text but did not."""
         return self not in (Reason.EMPTY, Reason.NEAR_DUPLICATE, Reason.TEST_TEXT)
 
 

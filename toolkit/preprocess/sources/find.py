@@ -161,7 +161,7 @@ class _Found:
         ]
 
     def is_own(self, path: str) -> bool:
-        """Whether a path is in the output folder."""
+        """True if a path is in the output folder."""
         return self.output is not None and os.path.realpath(path).startswith(
             os.path.join(os.path.realpath(self.output), "")
         )

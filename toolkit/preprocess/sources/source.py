@@ -87,7 +87,7 @@ METADATA_FILES = {
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a name in a path begins with a dot or, like unfinished output of Spark, with an underscore."""
+    """True if a name in a path begins with a dot or, like unfinished output of Spark, with an underscore."""
     return re.search(r"(^|/)[._]", path) is not None
 
 

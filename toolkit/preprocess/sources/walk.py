@@ -88,7 +88,7 @@ def each_once(paths: Iterable[str], left_out: LeftOut) -> Iterator[tuple[str, os
 
 
 def is_broken_link(path: str) -> bool:
-    """Whether a path is a broken link."""
+    """True if a path is a broken link."""
     return os.path.islink(path) and not os.path.exists(path)
 
 

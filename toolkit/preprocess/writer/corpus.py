@@ -118,7 +118,7 @@ class UnfinishedCorpus:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is decided which documents are left out."""
+        """True if it is decided which documents are left out."""
         if self.screening is None or not is_unfinished(self.output):
             return True
         return (self.output / UNFINISHED_FOLDER / DROPPED_FILE).exists()

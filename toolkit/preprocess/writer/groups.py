@@ -115,7 +115,7 @@ class WrittenGroup(Record):
 
 
 def is_unfinished(corpus: Path) -> bool:
-    """Whether a corpus is started and not finished."""
+    """True if a corpus is started and not finished."""
     return (corpus / UNFINISHED_FOLDER / BEGUN).exists()
 
 

@@ -32,7 +32,7 @@ class ShardSequence:
 
     @property
     def is_full(self) -> bool:
-        """Whether a limit is reached."""
+        """True if a limit is reached."""
         limits = (self._settings.limit_documents, self._settings.limit_tokens)
         counts = (self.tally.both.documents, self.tally.both.tokens)
         return any(limit is not None and count >= limit for limit, count in zip(limits, counts, strict=True))
