@@ -3,7 +3,7 @@
 Each token of a window gets a score as first and as last token of the answer; a special token stands for "no answer",
 which is also the label of a window without the answer. The best span and the lowest null score are taken over all
 windows of a context; the question is left unanswered if the null score exceeds the span's by more than a threshold.
-The paper's authors tag each token instead, and count correctly tagged positions: a separate class.
+The paper's authors tag each token instead, and score correctly tagged positions: a separate class.
 
 Shapes: B inputs, S positions in an input.
 """
