@@ -214,7 +214,7 @@ def _with_rates(
     """`[lr]` of the whole run, and its phases: a tail's peak, warm-up and decay apply to its phases that warm up again.
 
     If the rate is kept and nothing warms up, they apply to the stretch that continues. That one's warm-up keeps its
-    length; if the tail leaves its own warm-up unset, it is a share of its own stretch.
+    length; a warm-up that the tail leaves unset is a share of its own stretch.
     """
     if not isinstance(given, Mapping):
         return given, [*past, *phases]
@@ -272,7 +272,7 @@ def _placed(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parent's `[lr]` without its decay if the tail changes the kind, or its decay length if the tail gives one."""
+    """The parent's `[lr]`, without its decay if the tail changes the kind, or `decay_steps` if it gives a fraction."""
     others: tuple[str, ...] = ("decay_steps",) if "decay_fraction" in given else ()
     if given.get("kind", before["kind"]) != before["kind"]:
         others = ("decay", "decay_steps", "decay_fraction", "floor")

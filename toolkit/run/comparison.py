@@ -44,7 +44,7 @@ and first weights are compared by path."""
 
 
 class Held(NamedTuple):
-    """A property of a run, or of its steps from one on: the value to compare, and the text to show."""
+    """A property of a run, or of all steps from one on: the value to compare, and the text to show."""
 
     value: Any
     shown: str
