@@ -1,4 +1,4 @@
-"""The settings of a run, read and resolved once; the run folder and where a run starts."""
+"""Run settings, read and resolved once; the run folder and the starting point of a run."""
 
 from toolkit.run.folder import RunFolder
 from toolkit.run.load import load_run, run_presets

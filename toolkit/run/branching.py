@@ -1,7 +1,7 @@
-"""Branches: a new run that leaves another one at a kept checkpoint, with another tail.
+"""Branches: new runs that leave a parent run at a kept checkpoint, with another tail.
 
-A branch is a run with more phases: its run.toml has the parent's up to there, then the tail's, and the tail's keys as
-keys of these. It is a fork, so what would have made the steps before otherwise is refused. The parent is read only.
+A branch is a run with more phases: its run.toml has the parent's phases up to there, then the tail's, which carry the
+tail's keys. It is a fork, so settings that would have changed the earlier steps are refused. The parent is only read.
 """
 
 from bisect import bisect
@@ -29,7 +29,7 @@ from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
 from toolkit.run.step_plan import FREE_IN_PHASES, changed_data
 from toolkit.run.toml_files import apply_override, read_toml
 
-# What a tail does not take from its parent.
+# Tables that a tail does not inherit from its parent.
 _OWN = ("schedule", "fork")
 _OF_A_RISE = ("peak", "warmup_steps", "decay_steps")
 
@@ -46,10 +46,10 @@ class TailSettings(Settings):
 def make_branch(
     parent: Path, *, step: int, tail: Path, output: Path, overrides: Sequence[str] = ()
 ) -> tuple[Path, list[str]]:
-    """Write the run file of a branch into the folder `output`; also says what it keeps and what starts over, in lines.
+    """Write a branch's run file into the folder `output`; also return lines on what is kept and what starts over.
 
-    The run leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
-    on, what else changes, and `[branch]`; overrides, `a.b=value`, come on top.
+    The branch leaves `parent` at `step`, which has a kept checkpoint. The file `tail` has `[[schedule]]` from that step
+    on, other changes, and `[branch]`; overrides (`a.b=value`) come on top.
     """
     manifest, checkpoint = _branch_point(parent, step)
     raw = read_toml(tail)
@@ -74,7 +74,7 @@ def make_branch(
 
 
 def _branch_point(parent: Path, step: int) -> tuple[CheckpointManifest, Path]:
-    """The manifest and the folder of a checkpoint of the parent."""
+    """Manifest and folder of the parent's checkpoint at a step."""
     folder = RunFolder(parent)
     kept = sorted(number for number, _ in folder.steps())
     if not kept:
@@ -116,11 +116,11 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
     if given := sorted({"init", "fork"} & tail.keys()):
         raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [{given[0]}] out.")
     raw = {key: value for key, value in parent.items() if key not in _OWN}
-    # The length is the tail's, and so is the place of copies: each run has its own.
+    # Not inherited: the length, and the place of copies, since each run has its own.
     for table, own in (("train", "steps"), ("checkpoint", "copy_to")):
         raw[table] = {key: value for key, value in raw[table].items() if key != own}
     if isinstance(raw["checkpoint"].get("keep_best"), str):
-        # It may name an objective that the tail does without.
+        # It may name an objective that the tail does not have.
         del raw["checkpoint"]["keep_best"]
     for key, value in tail.items():
         if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
@@ -140,7 +140,7 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
 
 
 def _objective(before: Any, given: Any) -> Any:
-    """An objective of the parent with other settings; another kind has none in common."""
+    """The parent's objective with the tail's settings on top; if the kinds differ, no setting is inherited."""
     if not isinstance(before, dict) or not isinstance(given, Mapping):
         return given
     if given.get("kind", before["kind"]) != before["kind"]:
@@ -157,15 +157,15 @@ def _whole(
     choices: TailSettings,
     origin: str,
 ) -> dict[str, Any]:
-    """The whole run: phases that the parent had up to the step, and those of the tail with their lengths as steps."""
-    # Mistakes of a tail are reported by its own numbers of phases; its learning rate is that of the whole.
+    """The whole run: the parent's phases up to the step, then the tail's, with lengths in steps."""
+    # A tail's mistakes are reported with its own phase numbers; its learning rate belongs to the whole run.
     alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
     declared, step = to_plain(before.settings), manifest.step
     past = _past(before, step)
     scheduled = {entry.objective for phase in past for entry in phase.entries}
     names = {name: _old_name(name, merged, declared, step) for name in scheduled}
     past = [phase.renamed(names) for phase in past]
-    # Data, rows and angles of the run stay those of the steps before; the tail's are its phases' own.
+    # The run keeps data, rows and rotary angles of the earlier steps; the tail's are set on its own phases.
     given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
     before_rows, tail_rows = (group["train"]["global_batch_rows"] for group in (declared, merged))
     model, angles = _model(declared["model"], merged["model"], before.plan.model_at(step - 1), tail.get("model", {}))
@@ -195,7 +195,7 @@ def _whole(
 def _model(
     declared: dict[str, Any], merged: dict[str, Any], last: ModelSettings, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`[model]` of the whole run, and the keys of it that the tail's phases have: the tail's, else the last phase's."""
+    """`[model]` of the whole run, and keys of it for the tail's phases: the tail's, else the last phase's."""
     known = {**last.model_dump(mode="json", exclude_none=True), **given}
     own = {key: known[key] for key in FREE_IN_PHASES if key in known and declared.get(key) != known[key]}
     of_run = {key: value for key, value in merged.items() if key not in own}
@@ -211,10 +211,10 @@ def _with_rates(
     given: Any,
     choices: TailSettings,
 ) -> tuple[Any, list[PhaseSettings]]:
-    """`[lr]` of the whole run, and its phases: peak, warm-up and decay of a tail are those of its phases that warm up.
+    """`[lr]` of the whole run, and its phases: a tail's peak, warm-up and decay apply to its phases that warm up again.
 
-    Where the rate is kept and nothing warms up, they are those of the stretch that goes on. Its warm-up is as long as
-    it was, and one of the tail that is left out is a share of its own stretch.
+    If the rate is kept and nothing warms up, they apply to the stretch that continues. That one's warm-up keeps its
+    length; a warm-up that the tail leaves unset is a share of its own stretch.
     """
     if not isinstance(given, Mapping):
         return given, [*past, *phases]
@@ -247,14 +247,14 @@ def _with_rates(
 
 
 def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
-    """Corpora that the tail names by another place than the parent does, by the parent's."""
+    """The parent's place -> the tail's, for each corpus that the two find in different places."""
     there, here = (flat(snapshot(run.settings)) for run in (before, alone))
     named = {found: here[key] for key, found in open_corpora(alone).hashes().items()}
     places = dict[str, set[str]]()
     for key, found in manifest.corpora.items():
         if key in there and not key.startswith("data.validation"):
             places.setdefault(found, set()).add(there[key])
-    # Of one that the parent reads at two places, rows are those of two.
+    # A corpus that the parent reads at two places counts as two, each with its own rows.
     return {
         place: named[found]
         for found, (place, *others) in places.items()
@@ -263,7 +263,7 @@ def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest
 
 
 def _placed(value: Any, moved: Mapping[str, str]) -> Any:
-    """`[data]` with corpora at other places."""
+    """`[data]` with moved corpora at their new places."""
     if isinstance(value, dict):
         return {key: _placed(part, moved) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -272,7 +272,7 @@ def _placed(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`[lr]` of the parent without its decay, where the tail's schedule is of another kind, or gives its own length."""
+    """The parent's `[lr]`, without its decay if the tail changes the kind, or `decay_steps` if it gives a fraction."""
     others: tuple[str, ...] = ("decay_steps",) if "decay_fraction" in given else ()
     if given.get("kind", before["kind"]) != before["kind"]:
         others = ("decay", "decay_steps", "decay_fraction", "floor")
@@ -280,7 +280,7 @@ def _without_other_decay(before: dict[str, Any], given: Mapping[str, Any]) -> di
 
 
 def _past(before: DeclaredRun, step: int) -> list[PhaseSettings]:
-    """The phases of the parent up to the step."""
+    """The parent's phases up to the step."""
     entries = []
     for phase, entry in zip(before.plan.schedule.phases, before.settings.schedule, strict=True):
         if (steps := min(phase.stop, step) - phase.start) <= 0:
@@ -291,7 +291,7 @@ def _past(before: DeclaredRun, step: int) -> list[PhaseSettings]:
 
 
 def _old_name(name: str, merged: Mapping[str, Any], declared: Mapping[str, Any], step: int) -> str:
-    """The name of an objective of the parent where the tail has another one of that name."""
+    """The name of a parent's objective, changed if the tail has a different one under that name."""
     theirs, ours = (group["objectives"].get(name) for group in (declared, merged))
     return name if theirs is None or theirs == ours else f"{name}-to-{step}"
 

@@ -1,5 +1,5 @@
-"""Checks of a run beyond what each group of its settings says of itself, by what they need: a UserError says what is
-wrong and what to do. Whether it may resume, or start from some weights, is for `Continuation` to say.
+"""Checks of a run that no settings group can make by itself, by what they need: a UserError says what is wrong and
+what to do. Whether a run may resume, or start from given weights, is checked by `Continuation`.
 """
 
 from collections.abc import Mapping, Set
@@ -14,7 +14,7 @@ from toolkit.run.settings import RunSettings
 
 
 def mistakes_in(settings: RunSettings, *, wrong: Set[str] = frozenset()) -> list[UserError]:
-    """Contradictions between groups of settings, but for those with a group that is wrong by itself."""
+    """Contradictions between groups of settings, ignoring groups in `wrong`, which are invalid by themselves."""
     found = []
     for groups, check in (
         ({"eval", "data", "checkpoint"}, _check_evaluation),
@@ -30,13 +30,13 @@ def mistakes_in(settings: RunSettings, *, wrong: Set[str] = frozenset()) -> list
 
 
 def check_corpora(settings: RunSettings, corpora: RunCorpora) -> None:
-    """Refuse corpora, opened, that do not go together, or not with the settings."""
+    """Refuse opened corpora that do not match each other or the settings."""
     for check in (_check_tokenizers, _check_frames, _check_vocabulary, _check_tokenizer_folder):
         check(settings, corpora)
 
 
 def check_division(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
-    """Refuse settings that do not go with a DeepSpeed file: its content, and what messages call it."""
+    """Refuse settings that do not match a DeepSpeed file, given by its content and its name in messages."""
     check_parallel(ds_config, settings.parallel, source=source)
     check_tensor_parallel(settings.model, settings.parallel.tp)
     check_pipeline_parallel(settings.model, settings.parallel)
@@ -54,7 +54,7 @@ def _check_evaluation(settings: RunSettings) -> None:
 
 
 def check_best(settings: RunSettings, evaluated: Set[str]) -> None:
-    """Refuse a best checkpoint by an objective that is not among those whose validation loss is taken."""
+    """Refuse `checkpoint.keep_best` by an objective that is not evaluated."""
     if (name := settings.best_by) is not None and name not in evaluated:
         raise SettingsError(
             f"checkpoint.keep_best={_shown(settings.checkpoint.keep_best)}: {name} has no validation loss of its own.\n"
@@ -84,7 +84,7 @@ def _check_spikes(settings: RunSettings) -> None:
 
 
 def check_wandb(settings: RunSettings) -> None:
-    """Look for the package, which is not imported."""
+    """Refuse `log.wandb` if the package is not installed; it is not imported."""
     wanted = settings.log.wandb
     if wanted and find_spec("wandb") is None:
         raise SettingsError(
@@ -106,7 +106,7 @@ def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
 
 
 def _check_frames(settings: RunSettings, corpora: RunCorpora) -> None:
-    """Adopted corpora do not say which ids are around their documents."""
+    """Refuse corpora with different ids around their documents; adopted corpora do not record theirs."""
     frames = []
     for named in corpora.named:
         encoding = named.corpus.manifest.tokenizer.encoding
@@ -142,7 +142,7 @@ def _check_tokenizer_folder(settings: RunSettings, corpora: RunCorpora) -> None:
 
 
 def _check_recomputation(settings: RunSettings, ds_config: Mapping[str, Any], source: str) -> None:
-    """Refuse what would break graphs: at stage 3, DeepSpeed gathers weights inside blocks."""
+    """Refuse compiled selective recomputation at stage 3: DeepSpeed gathers weights inside blocks and breaks graphs."""
     numbers = settings.train
     if numbers.compile and numbers.activation_checkpointing == "selective" and zero_stage(ds_config) == 3:
         raise SettingsError(

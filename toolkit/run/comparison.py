@@ -1,13 +1,12 @@
-"""Comparison of two runs: the first update that they do not make alike, and why. They are the same where they part
-nowhere.
+"""Comparison of two runs: the first update at which they differ, and why. Runs that never differ are the same run.
 
-What a step is follows from the plans of both. Between two of their bends, where a phase, a size of a batch warm-up or
-a part of the learning rate begins, nothing does; so it is enough to compare there what holds from then on. A learning
-rate is compared as a formula: two schedules may have one value at a step and not at the next. Hence the parting may be
-found early (a decay's first step is still at the peak), and never late.
+Steps follow from the runs' plans, which change only at bends: where a phase, a size of a batch warm-up or a part of the
+learning rate begins. So it is enough to compare, at each bend, the settings from there on. Learning rates are compared
+as formulas, since two schedules may have equal values at one step and not at the next. Hence the parting may be found
+early (a decay's first step is still at the peak), but never late.
 
-A run says how it is set up, and not what happened to it: `train.on_spike` may be changed at a resume, and what was
-skipped before it was changed back is not seen here. Its updates are fewer then, by `optimizer_step` of its manifests.
+The comparison sees how a run is set up, not what happened to it: `train.on_spike` may be changed at a resume, and
+updates skipped before it was changed back are not seen here. They show as a lower `optimizer_step` in the manifests.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,22 +29,22 @@ from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 
 _WHOLE = ("run.", "precision", "init", "model.", "train.")
-# These are compared at each step.
+# These are compared at each bend.
 _ROPE = tuple(f"model.{key}" for key in ROPE)
 _OF_STEPS = ("train.steps", "train.global_batch_rows", *_ROPE)
-# Some vocabulary, to build an objective with, and shares of a phase at which it might change.
+# An arbitrary vocabulary to build an objective with, and shares of a phase at which it might change.
 _WORDS = WordBoundaries(*np.ones((2, 8), dtype=bool))
 _ANY = Vocabulary(size=8, mask_id=3, pad_id=1, bos_id=0, eos_id=2, special_ids=(0, 1, 2, 3), words=lambda: _WORDS)
 _SHARES = [step / 16 for step in range(17)]
 
 
 Hashes = Callable[[RunSettings], Mapping[str, str] | None]
-"""`RunCorpora.hashes` of a run, and of its first weights, by its settings with what its start chooses; or None: then
-corpora and first weights are the same where their paths are."""
+"""Settings of a run, with the choices made at its start -> `RunCorpora.hashes`, first weights included; None: corpora
+and first weights are compared by path."""
 
 
 class Held(NamedTuple):
-    """Something that holds for a run, or from a step on: as it is compared, and as it is shown."""
+    """A property of a run, or of all steps from one on: the value to compare, and the text to show."""
 
     value: Any
     shown: str
@@ -53,14 +52,14 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Parting:
-    """The end of what two runs have in common."""
+    """The step at which two runs part, and why."""
 
     step: int
-    """Updates that both make alike; all of the shorter one where it is a prefix of the other."""
+    """Number of updates in common; all of the shorter run if it is a prefix of the other."""
     keys: tuple[str, ...] = ()
-    """Keys that differ from there on; none if one is a prefix of the other."""
+    """Keys that differ from there on; empty if one run is a prefix of the other."""
     reasons: tuple[str, ...] = ()
-    """The same in words, with both values."""
+    """The differences in words, with both values."""
 
     @property
     def reason(self) -> str:
@@ -70,11 +69,11 @@ class Parting:
 
 @dataclass(frozen=True)
 class Course:
-    """A run as it is compared."""
+    """A run to compare."""
 
     run: DeclaredRun
     corpora: Mapping[str, str] | None = None
-    """`RunCorpora.hashes`; without them, corpora and first weights are the same where their paths are."""
+    """`RunCorpora.hashes`; None: corpora and first weights are compared by path."""
 
     @classmethod
     def of(cls, settings: RunSettings, corpora: Mapping[str, str] | None = None) -> Self:
@@ -82,7 +81,7 @@ class Course:
         return cls(DeclaredRun(settings, StepPlan(settings)), corpora)
 
     def bends(self) -> set[int]:
-        """Updates, by 0-based index, at which something begins."""
+        """0-based indices of the updates at which something changes."""
         found = {0}
         for phase in self.run.plan.schedule.phases:
             found.update(phase.start + stop for stop in (0, *phase.rows.warmup_ends))
@@ -111,7 +110,7 @@ class Course:
         kinds = "+".join(objective.kind for objective in objectives)
         found = {"objective": Held(kinds, kinds)}
         for number, objective in enumerate(objectives):
-            # Two of a mixture may be of one kind.
+            # Two objectives of a mixture may be of the same kind.
             place = f"objectives.{number}.{objective.kind}." if len(objectives) > 1 else f"objectives.{objective.kind}."
             found |= _plain(objective.settings.model_dump(mode="json"), place)
         if phase.shares != phase.objective:
@@ -133,9 +132,9 @@ class Course:
         return found
 
     def rows_of(self, number: int) -> dict[str, Held]:
-        """What the order of the rows of a phase's data follows from, besides the seed."""
+        """Settings that, besides the seed, determine the row order of a phase's data."""
         phases = self.run.plan.data
-        # Equal data have one name: that in the first phase that reads them.
+        # Equal data are named after the first phase that reads them.
         first = self.run.plan.first_on_data[number]
         data, entry = phases[first], self.run.settings.schedule[first]
         paths = [data.train] if isinstance(data.train, str) else [part.path for part in data.train]
@@ -150,9 +149,9 @@ class Course:
 
 
 def parting(a: Course, b: Course) -> Parting:
-    """The first update that two runs do not make alike, and why.
+    """The first update at which two runs differ, and why.
 
-    Layout, kernels, and what is only saved, logged or evaluated are not looked at.
+    Layout, kernels, saving, logging and evaluation are ignored.
     """
     stop = min(a.run.plan.schedule.total_steps, b.run.plan.schedule.total_steps)
     whole = a.whole(), b.whole()
@@ -174,9 +173,9 @@ def check_same_run(
     *,
     corpora: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
 ) -> None:
-    """Refuse settings, resolved, of another run than the one whose `snapshot` was saved; named are all that differ.
+    """Refuse resolved settings of another run than the one whose `snapshot` was saved, naming every difference.
 
-    `corpora` are `RunCorpora.hashes` of both; without them, corpora are the same where their paths are.
+    `corpora` are `RunCorpora.hashes` of both; without them, corpora are compared by path.
     """
     before, now = flat(saved), flat(snapshot(settings))
     changed = [
@@ -197,7 +196,7 @@ def check_same_run(
 
 
 def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse to resume where a setting names another corpus, or other first weights, than before; both are
+    """Refuse to resume if a setting names another corpus, or other first weights, than before; both arguments are
     `RunCorpora.hashes`.
     """
     for key, manifest_hash in saved.items():
@@ -219,12 +218,12 @@ def check_same_corpora(saved: Mapping[str, str], found: Mapping[str, str]) -> No
 def _is_one(
     saved: Mapping[str, Any], settings: RunSettings, there: Mapping[str, str] | None, here: Mapping[str, str] | None
 ) -> bool:
-    """True where two runs are written differently and part nowhere: the same steps, or a corpus in another place."""
+    """Return whether two runs, though written differently, never part: equal steps, or a corpus in another place."""
     try:
         was = from_snapshot(saved)
     except (ValidationError, SettingsError):
         return False
-    # What becomes of spikes is free.
+    # The handling of spikes may change.
     spikes = {key: getattr(settings.train, key) for key in ("on_spike", "spike_deviations")}
     was = was.model_copy(update={"train": was.train.model_copy(update=spikes)})
     courses = Course.of(was, there), Course.of(settings, here)
@@ -245,7 +244,7 @@ def _differing(there: Mapping[str, Held], here: Mapping[str, Held]) -> dict[str,
         if theirs.value != ours.value:
             found[key] = f"{key}: {theirs.shown} there, {ours.shown} here"
     if "objective" in found:
-        # Another one has other settings.
+        # Different objectives have different settings anyway.
         return {key: told for key, told in found.items() if not key.startswith("objectives.")}
     return found
 
@@ -259,14 +258,14 @@ def _plain(settings: Mapping[str, Any], prefix: str) -> dict[str, Held]:
 
 
 def _changes(objective: DeclaredObjective) -> bool:
-    """True for an objective that is another one in the course of a phase, so that it depends on where that ends."""
+    """Return whether an objective changes in the course of a phase, so that it depends on where the phase ends."""
     if not hasattr(get(objective.kind), "at"):
         return False
     try:
         built = objective.build(_ANY)
         return any(at_progress(built, share) is not built for share in _SHARES)
     except SettingsError:
-        # It does not take just any vocabulary.
+        # It does not accept an arbitrary vocabulary.
         return True
 
 
@@ -275,7 +274,7 @@ def _rate(plan: StepPlan, step: int) -> Held:
     stretch = plan.stretch_at(step)
     lr, (warmup, decay) = stretch.settings, stretch.settings.ramps(stretch.num_steps)
     top, bottom = stretch.start + warmup, stretch.planned_stop - decay
-    # The only step of a warm-up is at the peak, as is that of a decay.
+    # A warm-up of one step is at the peak, and so is a decay of one step.
     if step < top and warmup > 1:
         shown = f"from 0 to {lr.peak:g} over steps {stretch.start + 1:,} to {top:,}"
         is_chosen = lr.warmup_steps is None

@@ -1,9 +1,9 @@
-"""Continuation of a run: from random weights, from those of `[init]`, from the checkpoint of another run that `[fork]`
-names, or from its own newest one.
+"""Continuation of a run: from random weights, from the weights of `[init]`, from another run's checkpoint (`[fork]`),
+or from its own newest checkpoint.
 
-It is found once, by who starts the run, and written into the run folder, from where each rank opens it. An init.from
-with several checkpoints means the newest at the start; RUN_DIR/run.toml names that one. Once the run has a checkpoint
-of its own, init.from and fork.from are not read again.
+It is found once, by the process that starts the run, and written to the run folder, where each rank reads it. If
+init.from has more than one checkpoint, the newest at the start is taken, and RUN_DIR/run.toml names it. Once the run
+has a checkpoint of its own, init.from and fork.from are not read again.
 """
 
 from collections.abc import Mapping
@@ -44,35 +44,35 @@ class Continuation:
     """Checkpoint that a run starts from, as described in its manifest, and what the run takes from it."""
 
     manifest: CheckpointManifest | None = None
-    """None: there is no checkpoint, and weights are drawn."""
+    """None if there is no checkpoint and weights are drawn."""
     place: str = ""
     """Its folder, or its URL in object storage."""
     key: Literal["", "init.from", "fork.from"] = ""
-    """The setting that names it; empty for the run's own newest one."""
+    """The setting that names it; empty for the run's own newest checkpoint."""
     takes: Literal["weights", "weights and moments", "everything"] = "everything"
-    """Only with everything does the run continue at its step; with less, it starts at step 0."""
+    """With "everything" the run continues at the checkpoint's step; otherwise it starts at step 0."""
     is_copy: bool = False
-    """The run's own newest one is in `checkpoint.copy_to`, and its folder has none."""
+    """Whether the run's own newest checkpoint is in `checkpoint.copy_to`, and its folder has none."""
     notes: tuple[str, ...] = ()
     """Notes on the choice, a line each."""
 
     @property
     def is_own(self) -> bool:
-        """True where the run is resumed."""
+        """Return whether the run is resumed."""
         return self.manifest is not None and not self.key
 
     @property
     def before(self) -> CheckpointManifest | None:
-        """Manifest of the checkpoint that holds the run's steps so far, its own or those before a fork."""
+        """Manifest of the checkpoint with the run's steps so far, its own or those before a fork."""
         return self.manifest if self.takes == "everything" else None
 
     @property
     def step(self) -> int:
-        """Updates of the run that are made."""
+        """Number of updates that the run has made."""
         return 0 if self.before is None else self.before.step
 
     def hashes(self) -> dict[str, str]:
-        """The hash of the run's first weights, as `RunCorpora.hashes` has those of corpora; empty for random ones."""
+        """Hash of the run's first weights, in the form of `RunCorpora.hashes`; empty for random weights."""
         if self.manifest is None:
             return {}
         if self.key == FIRST_WEIGHTS:
@@ -80,14 +80,14 @@ class Continuation:
         return {key: found for key, found in self.manifest.corpora.items() if key == FIRST_WEIGHTS}
 
     def _with_first_weights(self, corpora: dict[str, str], settings: RunSettings) -> dict[str, str]:
-        """Hashes of corpora and first weights: of those where `init.from` names them now, if that is another place."""
+        """Hashes of corpora and first weights; if `init.from` now names another place, of the weights there."""
         saved = None if self.manifest is None else (self.manifest.settings.get("init") or {}).get("from")
         if (init := settings.init) is not None and init.source != saved:
             return corpora | hashes_of_first_weights(init.source)
         return corpora | self.hashes()
 
     def keep_choices(self, run: DeclaredRun) -> DeclaredRun:
-        """The run with what is chosen when it is started, where its settings leave it open."""
+        """The run, with settings that it leaves open filled in from the choices made at its start."""
         if self.before is not None:
             return replace(with_choices(run, self.before.settings), before=self.before.layout)
         if (init := run.settings.init) is None or self.manifest is None:
@@ -96,7 +96,7 @@ class Continuation:
         return replace(run, settings=run.settings.model_copy(update={"init": init}))
 
     def check(self, run: DeclaredRun, corpora: RunCorpora) -> None:
-        """Refuse a run, completed, and corpora that do not fit it; messages name every key that differs."""
+        """Refuse a completed run or corpora that do not match the checkpoint; messages name every key that differs."""
         settings, manifest = run.settings, self.manifest
         if manifest is None:
             return
@@ -161,20 +161,20 @@ class Continuation:
         )
 
     def growth(self, settings: RunSettings) -> Growth | None:
-        """From the model of the checkpoint to the run's, where the run begins as a smaller one."""
+        """Growth from the checkpoint's model to the run's; None if the run does not start from a smaller model."""
         if self.manifest is None or self.before is not None or settings.init is None or settings.init.grow is None:
             return None
         return growth_of(settings, self.manifest)
 
     def origin(self, settings: RunSettings) -> dict[str, str]:
-        """Source of the weights before the run's first step, for its manifests; empty for those that were drawn.
+        """Source of the weights before the run's first step, for its manifests; empty for random weights.
 
-        An imported model is named as its import named it; a run by its own name, wherever its checkpoint lies now.
+        An imported model is named as in its import, a run by its own name, wherever its checkpoint is now.
         """
         manifest, init = self.manifest, settings.init
         if manifest is None:
             return {}
-        # A fork has that of the run before, since the two are one up to there.
+        # A fork has the origin of its parent, since the two are one run up to there.
         if self.takes == "everything" or init is None:
             return manifest.origin
         grown = {"grown": growth.describe()} if (growth := self.growth(settings)) else {}
@@ -187,15 +187,15 @@ class Continuation:
         return before | {"run": name, "step": str(manifest.step)} | merged | grown
 
     def open(self) -> Checkpoint | None:
-        """Its checkpoint on this machine, to which the first process that asks downloads one of object storage."""
+        """Its checkpoint on this machine; one in object storage is downloaded by the first process that asks."""
         if self.manifest is None:
             return None
         folder = _remote(self.place).cached() if is_url(self.place) else Path(self.place)
         return Checkpoint(folder, self.manifest)
 
     def hashed(self, folder: RunFolder) -> "Continuation":
-        """The same with every file hashed; or an own checkpoint that is older where the newest is damaged, or later
-        where an ending process of the run has saved it meanwhile. One of object storage is brought to the run folder.
+        """The same with every file hashed; or another checkpoint of the run: an older one if the newest is damaged, a
+        later one if an ending process of the run has saved it meanwhile. Copies are downloaded to the run folder.
         """
         if self.is_copy:
             print(f"downloading the checkpoint {self.place} into the run folder", flush=True)
@@ -217,12 +217,12 @@ class Continuation:
 
 
 def with_choices(run: DeclaredRun, saved: Mapping[str, Any]) -> DeclaredRun:
-    """The run with what its start has chosen, by its settings as they were saved, where its own leave it open."""
+    """The run, with settings that it leaves open filled in from `saved`, which has the choices made at its start."""
     settings, model, init = run.settings, run.settings.model, run.settings.init
     if model.vocab_size is None:
         model = model.model_copy(update={"vocab_size": saved.get("model", {}).get("vocab_size")})
     if init is not None:
-        # Of a folder with several checkpoints, the one that it was started from.
+        # In a folder of checkpoints, the one that the run was started from.
         before = (saved.get("init") or {}).get("from", init.source)
         if Path(before).parent in (Path(init.source) / CHECKPOINTS_FOLDER, Path(init.source)):
             init = init.model_copy(update={"source": before})
@@ -240,8 +240,8 @@ def read_continuation(folder: RunFolder) -> Continuation:
 
 
 def find_continuation(run: DeclaredRun) -> Continuation:
-    """What a run goes on from: refused where all its checkpoints are damaged, or the one that it begins with is not
-    there. Files are not hashed.
+    """Find what a run continues from; an error if all its checkpoints are damaged, or the one that it starts with is
+    missing. Files are not hashed.
     """
     settings, fork, init = run.settings, run.settings.fork, run.settings.init
     if (own := _from_own(run.folder, settings.checkpoint.copy_to)) is not None:
@@ -259,8 +259,8 @@ def find_continuation(run: DeclaredRun) -> Continuation:
 
 
 def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
-    """With the run's own newest checkpoint: the one in its folder, else that in `checkpoint.copy_to`."""
-    # Looked into although the run folder may have one: what is wrong there is reported now.
+    """Continuation from the run's own newest checkpoint: in its folder, else in `checkpoint.copy_to`."""
+    # Read even if the run folder has a checkpoint, so that problems there are reported now.
     copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
     try:
         newest = newest_whole(folder.checkpoints)
@@ -278,7 +278,7 @@ def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
 
 
 def _from_first_weights(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
-    """With the checkpoint that `init.from` names."""
+    """Continuation from the checkpoint that `init.from` names."""
     if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
         return Continuation(remote.manifest, remote.url, "init.from", takes)
     path = Path(source)
@@ -299,7 +299,7 @@ def _remote(url: str) -> RemoteCheckpoint:
 
 
 def hashes_of_first_weights(source: str) -> dict[str, str]:
-    """What `RunCorpora.hashes` has of the weights that `init.from` names now; empty where there are none."""
+    """Hash of the weights that `init.from` names now, in the form of `RunCorpora.hashes`; empty if absent."""
     try:
         return _from_first_weights(source).hashes()
     except UserError:
@@ -307,10 +307,10 @@ def hashes_of_first_weights(source: str) -> dict[str, str]:
 
 
 def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
-    """Fill in what `[model]` leaves out from the model that `init.from` names; keys that are given win.
+    """Fill in missing keys of `[model]` from the model that `init.from` names; given keys win.
 
-    Defaults would not do even where every size is given: rotary angles are not part of the weights' shapes, so other
-    ones would be another model without any sign of it.
+    Defaults would not do even if every size is given: rotary angles do not show in the weights' shapes, so other ones
+    would silently make another model.
     """
     init, run, saved = raw.get("init"), raw.get("run"), raw.get("checkpoint")
     given = raw.get("model", {})
@@ -331,11 +331,11 @@ def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
     except CheckpointError:
         required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
         if required <= given.keys():
-            # The settings can be looked at without the weights; the run itself asks for them again.
+            # Settings can be inspected without the weights; the run itself asks for them again.
             return
         raise
     assert found.manifest is not None
-    # A run goes on with its own [model]; what its phases have otherwise they say themselves.
+    # A resumed run keeps its own [model]; its phases carry their own changes.
     model = (found.manifest.settings.get("model") or {}) if found.is_own else found.manifest.table("model")
     if not model:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The corpora of a run, opened: those of each phase, and those of `data.validation`."""
+"""Opened corpora of a run: those of each phase, and those of `data.validation`."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from toolkit.run.declared_run import DeclaredRun
 from toolkit.storage import ShardCache, is_url
 
 _OPTIONS = {"parse_special_text": "--special-text", "add_bos": "--no-bos", "add_eod": "--eod or --no-eod"}
-"""What a corpus records of its encoding, by the options of `toolkit preprocess` that decide it."""
+"""Encoding settings that a corpus records -> the options of `toolkit preprocess` that set them."""
 
 
 @dataclass(frozen=True)
 class NamedCorpus:
-    """A corpus of a run: the setting that names it, and its share of the rows, relative to the others of a blend."""
+    """A corpus of a run, the setting that names it, and its share of the rows relative to the others of a blend."""
 
     key: str
     corpus: Corpus
@@ -27,33 +27,33 @@ class NamedCorpus:
 
 @dataclass(frozen=True)
 class RunCorpora:
-    """Corpora of a run, opened."""
+    """Opened corpora of a run."""
 
     training: tuple[tuple[NamedCorpus, ...], ...]
-    """For each phase: one, or those of a blend; phases with equal data have the same. None where only phases before a
-    fork read them, and they are gone."""
+    """For each phase, its corpus or those of its blend; phases with equal data share them. Empty if only phases before
+    a fork read them, and they are gone."""
     validation: Mapping[str, NamedCorpus]
     """Validation corpora by name, as in `DataSettings.validation_folders`."""
     first: NamedCorpus
-    """The training corpus; if there are several, the first that is read: all share its tokenizer."""
+    """The training corpus; if there is more than one, the first that is read: all share its tokenizer."""
     named: tuple[NamedCorpus, ...]
-    """Distinct corpora, `first` in front."""
+    """Distinct corpora, starting with `first`."""
     cache: ShardCache | None = None
     """Cache of corpora in object storage, if there are any."""
     gone: tuple[str, ...] = ()
-    """Settings that name corpora which only phases before a fork read, and which are not there."""
+    """Settings that name missing corpora, which only phases before a fork read."""
 
     def hashes(self, before: Mapping[str, str] | None = None) -> dict[str, str]:
-        """SHA-256 of each corpus's manifest, by the setting that names it: what may not change on resume.
+        """SHA-256 of each corpus's manifest, by the setting that names it; these may not change on resume.
 
-        `before` are those of the checkpoint that a run goes on from, which knows the corpora that are gone.
+        `before` are the hashes in the checkpoint that a run continues from, used for corpora that are gone.
         """
         gone = tuple(f"{key}." for key in self.gone)
         known = {key: found for key, found in (before or {}).items() if f"{key}.".startswith(gone)}
         return known | {named.key: named.corpus.manifest.manifest_sha256 for named in self.named}
 
     def with_vocabulary(self, run: DeclaredRun) -> DeclaredRun:
-        """The run with a vocabulary size; if unset, the tokenizer's, rounded up."""
+        """The run with a vocabulary size: if unset, the tokenizer's, rounded up."""
         settings = run.settings
         if settings.model.vocab_size is not None:
             return run
@@ -62,7 +62,7 @@ class RunCorpora:
         return replace(run, settings=settings.model_copy(update={"model": model}))
 
     def small_cache(self) -> list[str]:
-        """A line where the cache does not hold the corpora in object storage, whose shards come and go."""
+        """A line if the corpora in object storage do not fit the cache, so that shards are fetched repeatedly."""
         cache, size = self.cache, sum(named.corpus.num_bytes for named in self.named if is_url(named.corpus.place))
         if cache is None or size <= cache.most_bytes:
             return []
@@ -72,13 +72,13 @@ class RunCorpora:
         ]
 
     def lost_text(self) -> list[str]:
-        """Lines on corpora of whose text more than 1 % is lost in their tokens."""
+        """Lines on corpora whose tokens lose more than 1 % of the text."""
         texts = [(named, named.corpus.manifest.text) for named in self.named]
         found = [(named, text and text.losses(named.corpus.manifest.tokens, most=0.01)) for named, text in texts]
         return [f"{named.key} ({named.corpus.place}): {losses}" for named, losses in found if losses]
 
     def other_rules(self) -> list[str]:
-        """Lines on corpora that were encoded by other rules than the first; those of earlier versions have no frame."""
+        """Lines on corpora encoded by other rules than the first; corpora of earlier versions record no frame."""
         lines = []
         first, *others = self.named
         for other in others:
@@ -99,7 +99,7 @@ class RunCorpora:
 def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check", opened: "OpenedCorpora | None" = None) -> RunCorpora:
     """Open the corpora of each phase and those of `data.validation`; `sizes` is as in `Corpus`.
 
-    What only phases before a fork read may be gone. Several runs may share what is `opened`.
+    Corpora that only phases before a fork read may be gone. Different runs may share `opened`.
     """
     plan, opened = run.plan, opened or OpenedCorpora(sizes=sizes, cache_gb=run.settings.run.cache_gb)
     found, gone = dict[int, tuple[NamedCorpus, ...]](), list[str]()
@@ -125,14 +125,14 @@ def open_corpora(run: DeclaredRun, *, sizes: Sizes = "check", opened: "OpenedCor
 
 
 class OpenedCorpora:
-    """Corpora of runs by the folder or URL that names them, each opened once."""
+    """Corpora of runs, by folder or URL, each opened once."""
 
     def __init__(self, *, sizes: Sizes, cache_gb: float | None = None) -> None:
         self._cache_gb, self._sizes, self._opened = cache_gb, sizes, dict[str, Corpus]()
         self.cache: ShardCache | None = None
 
     def corpus(self, place: str) -> Corpus:
-        """A corpus, opened; of one in object storage, shards are fetched when they are read."""
+        """The opened corpus at a place; shards in object storage are fetched when they are read."""
         if place not in self._opened:
             opened = self._open_cached(place) if is_url(place) else Corpus(place, sizes=self._sizes)
             self._opened[place] = opened
@@ -146,7 +146,7 @@ class OpenedCorpora:
         try:
             return Corpus(source.folder, source=source, sizes=self._sizes)
         except CorpusError as error:
-            # Its corpus.json is in the cache, and what is wrong is so in the storage.
+            # The message names the cached corpus.json, but the fault is in the storage.
             raise CorpusError(str(error).replace(str(source.folder), url)) from None
 
 

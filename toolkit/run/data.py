@@ -1,4 +1,4 @@
-"""The data of a run: packing plans made or found, rows and objectives built."""
+"""Data of a run: packing plans (made or found), rows and objectives."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _WORTH_EPOCHS = 4
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows that phases train on: one corpus or a blend, cut in one way."""
+    """Rows that phases train on: one corpus or a blend, all cut in the same way."""
 
     settings: DataSettings
     corpora: tuple[NamedCorpus, ...]
@@ -45,7 +45,7 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class RunData:
-    """The opened data of a run, and its objectives."""
+    """Opened data of a run, and its objectives."""
 
     run: DeclaredRun
     """With the vocabulary size."""
@@ -55,20 +55,20 @@ class RunData:
     validation_rows: Mapping[str, Rows]
     """Validation rows by corpus name, as in `DataSettings.validation_folders`."""
     objectives: dict[str, Objective]
-    """Every objective of the run's own steps, by its name for it."""
+    """Every objective of the run's own steps, by its name in the run."""
     evaluated: dict[str, Objective]
     """Objectives with a validation loss: scheduled ones, `clm`, and `mlm` if there is a mask token."""
 
     @property
     def plugins(self) -> dict[str, str]:
-        """Packages that its objectives come from, by kind, but for those of the toolkit."""
+        """Packages that its objectives come from, by kind, without the toolkit's own."""
         declared = self.run.settings.objectives
         kinds = {declared[name].kind if name in declared else name for name in self.evaluated.keys() | declared.keys()}
         return {kind: package for kind in sorted(kinds) if (package := package_of(kind))}
 
     @property
     def corpus(self) -> Corpus:
-        """The training corpus; if there are several, the first: all share its tokenizer."""
+        """The training corpus; if there is more than one, the first: all share its tokenizer."""
         return self.corpora.first.corpus
 
     @property
@@ -77,14 +77,14 @@ class RunData:
         return next(part.rows[0] for part in self.training if part.rows)
 
     def describe(self) -> str:
-        """Lines on what the run reads and how often, by the data of its phases; each corpus of a blend has one."""
+        """Lines on what the run reads and how often, by the data of its phases; one for each corpus of a blend."""
         lines, plan = [], self.run.plan
         for part in dict.fromkeys(self.training):
             phases = [phase for phase in plan.schedule.phases if self.training[phase.index] is part]
             needed = sum(plan.rows_of(phase) for phase in phases)
             numbers = ", ".join(str(phase.index + 1) for phase in phases)
             if not needed:
-                # Of phases before a fork.
+                # Read only by phases before a fork.
                 continue
             reader = "the run" if len(phases) == len(plan.schedule.phases) else f"phase {numbers}"
             lines += _describe_part(part, needed, reader)
@@ -126,13 +126,13 @@ def _describe_part(part: TrainingRows, needed: int, reader: str) -> list[str]:
 
 
 def in_steps(settings: RunSettings) -> RunSettings:
-    """Settings whose phases have steps for `epochs`, the passes over their data, which are opened for it.
+    """Settings with each phase's `epochs`, the passes over its data, converted to steps; opens the data for it.
 
-    A blend is passed over with as many rows as its corpora have together.
+    One epoch of a blend is as many rows as its corpora have together.
     """
     if all(phase.epochs is None for phase in settings.schedule):
         return settings
-    # What has to fit into a phase does.
+    # So long that anything that has to fit into a phase does.
     endless = [phase if phase.epochs is None else phase.of_steps(_ENDLESS) for phase in settings.schedule]
     train = settings.train.model_copy(update={"steps": None})
     longer = settings.model_copy(update={"schedule": tuple(endless), "train": train})

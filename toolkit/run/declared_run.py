@@ -1,4 +1,4 @@
-"""A run as its file declares it, and what follows from that alone."""
+"""Declared runs: the settings of a run file, and what follows from those only."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,8 +17,8 @@ class DeclaredRun:
     settings: RunSettings
     plan: StepPlan
     before: LayoutEntry | None = field(default=None, kw_only=True)
-    """Layout of the checkpoint that its steps so far have led to: what is unset stays as it was there, since sums in
-    another order round otherwise.
+    """Layout of the checkpoint after its steps so far: unset settings stay as they were there, since sums in another
+    order round differently.
     """
 
     @cached_property
@@ -28,7 +28,7 @@ class DeclaredRun:
 
     @property
     def stages(self) -> list[range]:
-        """Numbers of the blocks of each pipeline stage; the vocabulary size is known."""
+        """Block numbers of each pipeline stage; the vocabulary size must be known."""
         parallel = self.settings.parallel
         if self.keeps_stages:
             assert self.before is not None
@@ -37,7 +37,7 @@ class DeclaredRun:
 
     @property
     def keeps_stages(self) -> bool:
-        """True where the pipeline is cut as before."""
+        """Return whether the pipeline is cut as before."""
         parallel, before = self.settings.parallel, self.before
         return parallel.stages is None and before is not None and 1 < parallel.pp == len(before.stages)
 
@@ -53,6 +53,6 @@ class DeclaredRun:
         return targets / schedule.total_steps
 
     def targets_per_position(self, objective: str) -> float:
-        """Targets of an objective over positions, as far as its settings tell: what they say, a mask ratio, or 1."""
+        """Targets per position of an objective, by its settings: `targets_per_position`, else `mask_ratio`, else 1."""
         settings = self.settings.objectives[objective].settings
         return float(getattr(settings, "targets_per_position", getattr(settings, "mask_ratio", 1.0)))

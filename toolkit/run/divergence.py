@@ -1,4 +1,4 @@
-"""Divergence of a run, kept in its folder: a run is a function of its settings, and would diverge again."""
+"""Divergence of a run, recorded in its folder: a run is a function of its settings, and would diverge again."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from toolkit.run.load import read_resolved
 
 
 class Divergence(BaseModel):
-    """Non-finite loss or gradient that the run of run.toml met, and where."""
+    """Non-finite loss or gradient in the run of run.toml, and where it occurred."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,12 +28,12 @@ class Divergence(BaseModel):
     """`RunCorpora.hashes`."""
 
     def write(self, folder: RunFolder) -> None:
-        """Keep it in the folder of a run."""
+        """Write it to a run's folder."""
         atomic_write(folder.diverged_file, json.dumps(self.model_dump(), indent=2) + "\n")
 
 
 def read_divergence(folder: RunFolder) -> Divergence | None:
-    """Divergence of a run; None where it met none, or has passed it since."""
+    """Divergence of a run; None if it has not diverged, or has got past it since."""
     try:
         found = Divergence.model_validate_json(folder.diverged_file.read_bytes())
     except (OSError, ValidationError):
@@ -42,7 +42,7 @@ def read_divergence(folder: RunFolder) -> Divergence | None:
 
 
 def divergence_of(run: DeclaredRun, hashes: Hashes) -> Divergence | None:
-    """What the run in a folder has met, if `run`, which is to train there, would make the same steps up to there."""
+    """Divergence recorded in the folder of `run`, if `run` would make the same steps up to it; else None."""
     if (found := read_divergence(run.folder)) is None:
         return None
     there = read_resolved(run.folder.settings_file)
@@ -54,7 +54,7 @@ def divergence_of(run: DeclaredRun, hashes: Hashes) -> Divergence | None:
 
 @contextmanager
 def divergence_kept(folder: RunFolder | None, corpora: Mapping[str, str]) -> Iterator[None]:
-    """Keep a divergence of the body, which all ranks raise, in a folder; None on all ranks but one."""
+    """Record a divergence in the body, which all ranks raise, in `folder`, which is None on all ranks but one."""
     try:
         yield
     except NonFiniteError as error:

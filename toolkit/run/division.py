@@ -27,9 +27,9 @@ _USABLE_SHARE = 0.85
 
 
 class BatchPlans:
-    """Division of each step over the ranks: in micro-batches of as many positions as those of `plan`, at most.
+    """Division of each step over the ranks, in micro-batches of at most as many positions as those of `plan`.
 
-    `plan` is of a step of `train.global_batch_rows` rows of `data.sequence_length`.
+    `plan` is for a step of `train.global_batch_rows` rows of `data.sequence_length`.
     """
 
     def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
@@ -45,7 +45,7 @@ class BatchPlans:
         return self._plans[self._steps.schedule.phase_at(step).index, self._steps.rows_at(step)]
 
     def describe(self) -> list[str]:
-        """The division of a step in words; a line for each division that phases have, with their numbers."""
+        """The division of a step in words: a line for each distinct division, with the numbers of its phases."""
         phases = dict[str, list[str]]()
         for number, rows in self._plans:
             if rows == self._steps.schedule.phases[number].rows.full:
@@ -56,7 +56,7 @@ class BatchPlans:
 
     @property
     def small(self) -> list[int]:
-        """Rows of steps that ranks run in much smaller micro-batches than that of the plan."""
+        """Step sizes, in rows, that ranks run in much smaller micro-batches than the plan's."""
         plans = self._plans.items()
         return sorted(
             {rows for (number, rows), plan in plans if plan.is_small(_largest(self.plan, self._steps, number))}
@@ -64,7 +64,7 @@ class BatchPlans:
 
     @property
     def largest_micro_batch(self) -> tuple[int, int]:
-        """Rows, and positions of a row, of the micro-batch with most positions."""
+        """Rows, and positions per row, of the micro-batch with the most positions."""
         shapes = [
             (plan.micro_batch_rows, self._steps.data[number].sequence_length)
             for (number, _), plan in self._plans.items()
@@ -82,20 +82,20 @@ class Division:
     source: str
     """Its path or name."""
     is_compiled: bool
-    """True where blocks and loss go through torch.compile."""
+    """Whether blocks and loss go through torch.compile."""
     choices: tuple[str, ...] = ()
     """Choices made for settings and options that were not given, a line each."""
 
     @property
     def batch(self) -> BatchPlan:
-        """A step of `train.global_batch_rows` rows of `data.sequence_length`."""
+        """Division of a step of `train.global_batch_rows` rows of `data.sequence_length`."""
         return self.batches.plan
 
 
 def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Division:
-    """Division of a run over ranks; its micro-batches fit in a GPU's memory where `model.vocab_size` is known.
+    """Division of a run over ranks; its micro-batches fit in a GPU's memory if `model.vocab_size` is known.
 
-    `ds_config` is the path of a DeepSpeed JSON or the name of a shipped one; None or "auto": chosen.
+    `ds_config` is the path of a DeepSpeed JSON or the name of a shipped one; None or "auto" chooses one.
     """
     settings, named = run.settings, None if ds_config == "auto" else ds_config
     rows = settings.train.micro_batch_rows
@@ -130,7 +130,7 @@ def read_division(run: DeclaredRun, *, num_ranks: int) -> Division:
 
 
 def divide_smaller(run: DeclaredRun, division: Division) -> Division | None:
-    """The same in the next smaller micro-batches that divide a rank's rows of a step; None below one row."""
+    """The division with the next smaller micro-batches that divide a rank's rows of a step; None below one row."""
     batch = division.batch
     share = batch.global_batch_rows // batch.data_parallel
     if not (smaller := [rows for rows in range(1, batch.micro_batch_rows) if share % rows == 0]):
@@ -146,17 +146,17 @@ def _batch_of(settings: RunSettings, micro_batch_rows: int | None, num_ranks: in
 
 
 def is_compiled(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
-    """True where blocks and loss are compiled on this machine; unset, on GPUs alone."""
+    """Return whether blocks and loss are compiled on this machine; if unset, only on GPUs."""
     return _is_compiled_on_gpus(train, ds_config) if gpus.has_gpu() else train.compile is True
 
 
 def _is_compiled_on_gpus(train: TrainSettings, ds_config: Mapping[str, Any]) -> bool:
-    """Unset, not at ZeRO stage 3: DeepSpeed's hooks inside blocks break their graphs until the compiler gives up."""
+    """By default not at ZeRO stage 3: DeepSpeed's hooks inside blocks break graphs until the compiler gives up."""
     return zero_stage(ds_config) < 3 if train.compile is None else train.compile
 
 
 def describe_small(sizes: Sequence[int]) -> str:
-    """A note on steps with this many rows, whose micro-batches are small."""
+    """A note on steps of these sizes, in rows, whose micro-batches are small."""
     shown = ", ".join(f"{rows:,}" for rows in sizes[:_MOST_NAMED]) + (", ..." if len(sizes) > _MOST_NAMED else "")
     return (
         f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
@@ -165,7 +165,7 @@ def describe_small(sizes: Sequence[int]) -> str:
 
 
 def describe_stages(run: DeclaredRun) -> str:
-    """The cut that was chosen, and why."""
+    """The chosen pipeline cut, and why."""
     why = "as before this start"
     if not run.keeps_stages:
         worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
@@ -175,15 +175,15 @@ def describe_stages(run: DeclaredRun) -> str:
 
 
 def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None = None) -> list[RankMemory]:
-    """Memory of the ranks of each pipeline stage at the peak of a step; one without a pipeline.
+    """Memory of a rank of each pipeline stage at the peak of a step; one entry without a pipeline.
 
-    The vocabulary size is known; without a precision, bf16 is assumed. `compiles` unset: as on GPUs.
+    The vocabulary size must be known; without a precision, bf16 is assumed. `compiles` None: as on GPUs.
     """
-    # It needs torch, which a run without a GPU is resolved without.
+    # Needs torch, while a run without a GPU is resolved without it.
     from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
 
     settings, batch, config = run.settings, division.batch, division.ds_config
-    # Micro-batches of all phases have as many positions, or fewer; only one long row can be more.
+    # No phase's micro-batches have more positions than the plan's, unless a single row is longer.
     rows, length = division.batches.largest_micro_batch
     # Tied weights of a pipeline are a parameter group of their own, as are norms and embeddings without weight decay.
     is_tied_pipeline = settings.parallel.pp > 1 and settings.model.tie_word_embeddings
@@ -211,7 +211,7 @@ def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None
 
 
 def main_memory(run: DeclaredRun, division: Division) -> int:
-    """Bytes that a rank's process takes at the peak of a step on a CPU, where attention keeps probabilities."""
+    """Bytes of a rank's process at the peak of a step on a CPU, where attention keeps probabilities."""
     from toolkit.model.attention import LONGEST_FOR_BMM
 
     model, (rows, length) = run.settings.model, division.batches.largest_micro_batch
@@ -221,14 +221,14 @@ def main_memory(run: DeclaredRun, division: Division) -> int:
     width = 4 if run.settings.precision == "fp32" else 2
     shared = run.settings.parallel.tp * run.settings.parallel.pp
     if run.settings.train.activation_checkpointing != "none":
-        # Those of the block at work.
+        # Only the block at work keeps them.
         shared *= model.num_hidden_layers
     return PROCESS_BYTES + memory_on_cpu(worst, kept_probabilities=model.num_attention_heads * pairs * width // shared)
 
 
 def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) -> Division:
-    """The division in the largest micro-batches up to its own for which a CPU's machine has memory, be it free or not:
-    all starts sum alike. As it is with `train.micro_batch_rows`, and where it is as before this start.
+    """The division with the largest micro-batches, up to its own, that fit a CPU machine's memory, whether free or not,
+    so that all starts sum alike. Unchanged with `train.micro_batch_rows`, or if it is as before this start.
     """
     if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
         return division
@@ -244,7 +244,7 @@ def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) ->
 
 
 def _as_before(run: DeclaredRun, named: str | None, num_ranks: int) -> Division | None:
-    """Division of a run without `train.micro_batch_rows` as that of its checkpoint, if all of it is the same."""
+    """The checkpoint's division, for a run without `train.micro_batch_rows`; None unless all of it is the same."""
     rows = None if run.before is None else run.before.micro_batch_rows
     share, left = divmod(run.settings.train.global_batch_rows, topology(0, num_ranks, run.settings.parallel).dp)
     if run.settings.train.micro_batch_rows is not None or rows is None or left or share % rows:
@@ -266,7 +266,7 @@ def _is_as_before(run: DeclaredRun, division: Division) -> bool:
 
 
 def parts_in_words(memory: RankMemory) -> str:
-    """Bytes by what they are for, in GB."""
+    """Memory by purpose, in GB."""
     return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(memory).items())
 
 
@@ -314,5 +314,5 @@ def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> Batch
 
 
 def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
-    """Rows of a phase that hold at most as many positions as a micro-batch of the plan."""
+    """Most rows of a phase that have no more positions than a micro-batch of the plan."""
     return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

@@ -1,4 +1,4 @@
-"""A run folder: where each of its files is, who may write to it, and its checkpoints."""
+"""Run folder: paths of its files, who may write to it, and its checkpoints."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from toolkit.core.text import quoted
 _NEAREST = 8
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
 _LOCK, _STARTER_LOCK = ".lock", ".starter.lock"
-# Ranks notice that their starter is gone, and then give back their memory. What a dead starter held is free at once.
+# Ranks notice that their starter is gone, and then free their memory. A dead starter's lock is free at once.
 _SECONDS_FOR_DYING_RANKS = 15.0
 _SECONDS_FOR_A_DYING_STARTER = 1.5
 
@@ -38,11 +38,11 @@ class RunFolder:
         # Lines of repeated steps.
         self.superseded_metrics_file = self.path / "metrics.superseded.jsonl"
         self.tensorboard = self.path / "tensorboard"
-        # That it diverged, and where.
+        # Record of a divergence.
         self.diverged_file = self.path / "diverged.json"
         self.wandb_file = self.path / "wandb-run-id.txt"
         self.checkpoints = self.path / CHECKPOINTS_FOLDER
-        # A copy of the corpus's, from which checkpoints get theirs.
+        # A copy of the corpus's tokenizer, from which checkpoints get theirs.
         self.tokenizer = self.path / "tokenizer"
 
     def checkpoint(self, step: int) -> Path:
@@ -54,7 +54,7 @@ class RunFolder:
         return step_folders(self.checkpoints)
 
     def newest_step(self) -> int:
-        """Updates up to the newest checkpoint that has all its files, which are not hashed; 0 without one."""
+        """Step of the newest checkpoint that has all its files (not hashed); 0 if absent."""
         return next((step for step, path in self.steps() if is_complete(path)), 0)
 
     def newest_checkpoint(self) -> tuple[Checkpoint | None, list[str]]:
@@ -69,15 +69,15 @@ class RunFolder:
         )
 
     def newest_manifest(self) -> CheckpointManifest | None:
-        """Manifest of the newest checkpoint that has all its files, which are not hashed; None without a checkpoint."""
+        """Manifest of the newest checkpoint that has all its files (not hashed); None without a checkpoint."""
         newest = newest_whole(self.checkpoints)
         return None if newest is None else newest.manifest
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The folder, made where it is missing, for the one process that writes a run's files; refused to any other.
+        """Lock the folder, created if missing, for the one process that writes a run's files; any other is refused.
 
-        What a killed process left half-written is removed.
+        Half-written files of a killed process are removed.
         """
         with _locked(self.path, _LOCK, timeout=_SECONDS_FOR_DYING_RANKS):
             for leftover in self.path.glob(PARTIAL_FILES):
@@ -88,16 +88,16 @@ class RunFolder:
             yield
 
     def reserved(self) -> AbstractContextManager[None]:
-        """The folder, for who starts ranks, which lock it only seconds later; under other launchers, for rank 0."""
+        """Lock the folder for the starter of ranks, which lock it seconds later; under other launchers, for rank 0."""
         return _locked(self.path, _STARTER_LOCK, timeout=_SECONDS_FOR_A_DYING_STARTER)
 
     @property
     def is_in_use(self) -> bool:
-        """True while a run is at work in it; one on another machine only where the file system's locks are shared."""
+        """Return whether a run is at work in it; on another machine only if the file system shares its locks."""
         return any(is_held(self.path / name) for name in (_LOCK, _STARTER_LOCK))
 
     def write(self, path: Path, text: str) -> None:
-        """Write one of its files, whole or not at all."""
+        """Write one of its files atomically."""
         try:
             atomic_write(path, text)
         except OSError as error:
@@ -139,8 +139,8 @@ class RunFolder:
 
 
 def newest_whole(folder: Path) -> Checkpoint | None:
-    """The newest in a folder of checkpoints that has all its files, which are not hashed; a CheckpointError where there
-    are some, and none is whole.
+    """The newest checkpoint in a folder that has all its files (not hashed); a CheckpointError if there are checkpoints
+    but none is complete.
     """
     damage: CheckpointError | None = None
     for _, path in step_folders(folder):
@@ -156,8 +156,8 @@ def newest_whole(folder: Path) -> Checkpoint | None:
 
 
 def found_near(recorded: str, run: Path) -> Path:
-    """A checkpoint or run that a run's file names: there, else beside the run, where both have been moved or the path
-    starts at the folder that the run was started in.
+    """Path of a checkpoint or run that a run's file names: as recorded, else beside the run, in case both were moved or
+    the path is relative to the folder that the run was started in.
     """
     path, depth = Path(recorded), 1
     if CHECKPOINTS_FOLDER in path.parts[-2:]:
@@ -167,7 +167,7 @@ def found_near(recorded: str, run: Path) -> Path:
 
 
 def range_of(steps: str) -> range | None:
-    """The steps of `all`, or of `A..B:EVERY`, B among them; None of any other text."""
+    """The steps of `all` or `A..B:EVERY` (B included); None for any other text."""
     found = _RANGE.fullmatch(steps)
     if found is None:
         return range(sys.maxsize) if steps == "all" else None
@@ -175,9 +175,9 @@ def range_of(steps: str) -> range | None:
 
 
 def kept_checkpoints(run: Path, steps: Sequence[int], *, asked: str, option: str) -> list[tuple[int, Path]]:
-    """Steps and folders of the kept checkpoints among `steps`, by step; of a list each has to be there, of a range one.
+    """Steps and folders of the kept checkpoints among `steps`, by step; a list needs all of them, a range at least one.
 
-    `asked` begins the messages, and `option` is what names the steps.
+    `asked` begins the messages; `option` is the option that names the steps.
     """
     folder = RunFolder(run)
     kept = sorted(step for step, _ in folder.steps())
@@ -201,11 +201,11 @@ def kept_checkpoints(run: Path, steps: Sequence[int], *, asked: str, option: str
 
 
 def check_own_folder(named: RunFolder, file: Path) -> None:
-    """Refuse a run file beside the checkpoints of a run, of which it would start another one in the folder it names.
+    """Refuse a run file that is beside a run's checkpoints but would start another run in the folder that it names.
 
-    It means to resume that run, but the run's folder was moved, or its path starts at another working directory.
+    It is meant to resume that run, but its folder was moved, or its path is relative to another working directory.
     """
-    # The file may be a link to that of a run.
+    # The file may be a link to a run's file.
     here = next((folder for folder in (file.parent, file.resolve().parent) if RunFolder(folder).steps()), None)
     path = named.path
     if here is None or (path.is_dir() and path.samefile(here)):

@@ -1,4 +1,4 @@
-"""Forecast of a run: parameters, arithmetic, tokens, steps, disk and memory, as far as settings and data tell.
+"""Forecast of a run: parameters, FLOPs, tokens, steps, disk and memory, as far as settings and data determine them.
 
 Shapes: B rows, S positions in a row, N targets.
 """
@@ -27,8 +27,8 @@ from toolkit.run.division import Division, main_memory, parts_in_words, rank_mem
 from toolkit.run.settings import RunSettings
 
 _SAMPLED_ROWS = 32
-# Two steps of a phase, one as far from its middle as the other: ramps are symmetric about it. Neither is where a stair
-# begins, of which the mean would then have too many.
+# Two points of a phase, equally far from its middle, since ramps are symmetric about it. Neither is where a stair
+# begins, which would bias the mean.
 _SAMPLED_PROGRESS = (1 / math.pi, 1 - 1 / math.pi)
 # Weights and two moments of AdamW, each fp32.
 _BYTES_PER_PARAMETER = 12
@@ -39,13 +39,13 @@ DEVICES |= {f"mi{number}x": f"AMD Instinct MI{number}X" for number in (250, 300)
 
 @dataclass(frozen=True)
 class Machines:
-    """GPUs that a run is planned for, one of `DEVICES` each; `mfu` is the share of their peak that is expected."""
+    """GPUs that a run is planned for, all the same one of `DEVICES`; `mfu` is the expected share of their peak."""
 
     device: str
     mfu: float
     num_ranks: int
     job_hours: float | None = None
-    """Limit of one job."""
+    """Time limit of one job."""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -53,13 +53,13 @@ class Machines:
 
     @property
     def tflops(self) -> float:
-        """Expected model TFLOP/s of one."""
+        """Expected model TFLOP/s of one GPU."""
         peak = peak_flops(DEVICES[self.device])
         assert peak is not None
         return self.mfu * peak / 1e12
 
     def describe(self, flops: float) -> str:
-        """Time that model FLOPs take."""
+        """Time that model FLOPs take, in words."""
         hours = flops / (self.tflops * 1e12) / 3600
         text = f"{rounded(hours)} GPU hours at {self.mfu:.0%} of {self.tflops / self.mfu:,.0f} TFLOP/s ({self.device})"
         text += f", {rounded(hours / self.num_ranks)} hours on {counted(self.num_ranks, 'rank')}"
@@ -71,7 +71,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Positions of some steps, and their model FLOPs; None where the size of the vocabulary is not known."""
+    """Positions of some steps, and their model FLOPs; None if the vocabulary size is unknown."""
 
     positions: int
     flops: float | None
@@ -82,9 +82,7 @@ class Arithmetic:
 
 
 def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData | None = None) -> Arithmetic:
-    """Arithmetic of a run after its first `start` updates, or of all that are its own; without data, for rows of one
-    segment.
-    """
+    """Arithmetic of a run after its first `start` updates (None: all its own); without data, for one-segment rows."""
     plan, is_known = run.plan, run.settings.model.vocab_size is not None
     first, whole = plan.first_step if start is None else start, Arithmetic(0, 0.0)
     for phase in plan.schedule.phases:
@@ -98,14 +96,14 @@ def arithmetic_of(run: DeclaredRun, *, start: int | None = None, data: RunData |
 
 
 def checkpoint_bytes(settings: RunSettings) -> int | None:
-    """Disk that a checkpoint takes; None where the size of the vocabulary is not known."""
+    """Bytes of a checkpoint on disk; None if the vocabulary size is unknown."""
     if settings.model.vocab_size is None:
         return None
     return parameter_counts(settings.model).total * _BYTES_PER_PARAMETER
 
 
 def checkpoints_kept(run: DeclaredRun) -> tuple[int, int]:
-    """Checkpoints that are there at the end, whole ones and weights alone; one more while the last is written."""
+    """Number of checkpoints at the end, complete and weights-only; one more while the last is written."""
     keep, first, last = run.settings.checkpoint, run.plan.first_step, run.plan.schedule.total_steps
     saved = [step for step in range(first + (first > 0), last + 1) if keep.is_due(step) or step == last]
     newest = saved[-keep.keep :]
@@ -114,7 +112,7 @@ def checkpoints_kept(run: DeclaredRun) -> tuple[int, int]:
 
 
 def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | None = None) -> list[str]:
-    """One line for each figure; without data what follows from them is left out, and without machines the time."""
+    """One line for each figure; without data, figures that need them are left out, and without machines the time."""
     settings, plan, schedule, sizes = run.settings, run.plan, run.plan.schedule, run.plan.step_sizes
     whole = arithmetic_of(run, data=data)
     each = f"{sizes[0]:,}" if len(set(sizes)) == 1 else f"{min(sizes):,} to {max(sizes):,}"
@@ -150,7 +148,7 @@ def forecast(run: DeclaredRun, *, data: RunData | None, machines: Machines | Non
 
 
 def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
-    """Memory of the rank that needs most, one line; nothing while the vocabulary size is unknown. bf16 by default."""
+    """Memory of the rank that needs most, in one line; empty if the vocabulary size is unknown. bf16 by default."""
     settings = run.settings
     if settings.model.vocab_size is None:
         return []
@@ -164,7 +162,7 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
 
 
 def forecast_here(run: DeclaredRun, division: Division, *, num_ranks: int, flops: float | None) -> list[str]:
-    """Main memory of a rank on this machine, which has no GPU, and the time where the speed of its CPU was measured."""
+    """Main memory of a rank on this machine, which has no GPU, and the time if the speed of its CPU was measured."""
     if run.settings.model.vocab_size is None:
         return []
     free, threads = available_memory() / 1e9, threads_of_rank(num_ranks)

@@ -16,17 +16,17 @@ from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import schedule_of
 
 ROPE = ("rope_", "local_rope_")
-"""Beginnings of the keys of `[model]` that say how positions are rotated."""
-# What no weight depends on.
+"""Prefixes of the keys of `[model]` for rotary embeddings."""
+# Keys that no weight depends on.
 _FREE_IN_MODEL = ("initializer_range", "max_position_embeddings", *ROPE)
 _FREE = (
     *("parallel.", "train.micro_batch_rows", "train.compile", "checkpoint.", "log.", "eval.", "data.validation"),
     *("run.dir", "run.cache_gb"),
-    # A run that a spike has stopped goes past it with another one.
+    # A run that a spike has stopped gets past it with another value.
     *("train.on_spike", "train.spike_deviations", "train.attention_kernel", "train.activation_checkpointing"),
-    # What exports say; rows may be longer.
+    # Only declared by exports; rows may be longer.
     "model.max_position_embeddings",
-    # Where it began is nothing to a run that has steps of its own.
+    # The fork point no longer matters to a run that has steps of its own.
     *("fork.from", "fork.step"),
 )
 
@@ -37,12 +37,12 @@ def snapshot(settings: RunSettings) -> dict[str, Any]:
 
 
 def is_free(key: str) -> bool:
-    """True where no weight depends on a setting, so that a resumed run may have another value."""
+    """Return whether no weight depends on a setting, so that a resumed run may have another value."""
     return key.startswith(_FREE)
 
 
 def check_resumable(manifest: CheckpointManifest, settings: RunSettings) -> None:
-    """Refuse to resume a run from weights alone."""
+    """Refuse to resume a run from only weights."""
     if not manifest.has_moments:
         raise CheckpointError(
             f"step {manifest.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be resumed from "
@@ -51,7 +51,7 @@ def check_resumable(manifest: CheckpointManifest, settings: RunSettings) -> None
 
 
 def check_same_model(settings: RunSettings, manifest: CheckpointManifest) -> None:
-    """Refuse to start a model from weights of another shape, or with moments that are not there."""
+    """Refuse to start a model from weights of another shape, or to keep moments that the checkpoint does not have."""
     first = settings.first_weights
     assert first is not None
     if first.optimizer == "keep" and not manifest.has_moments:
@@ -76,7 +76,7 @@ def growth_of(settings: RunSettings, manifest: CheckpointManifest) -> Growth:
 
 
 def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[str, ...]:
-    """Keys of `[model]` that may differ where a model grows; refuses one that would not."""
+    """Keys of `[model]` that may differ when a model is grown; refuses a model that cannot be grown."""
     growth, first = growth_of(settings, manifest), settings.first_weights
     if problem := growth.problem():
         assert first is not None
@@ -85,21 +85,21 @@ def _check_growth(settings: RunSettings, manifest: CheckpointManifest) -> tuple[
             f"  there: {shape_in_words(growth.small)}\n  here:  {shape_in_words(growth.large)}\n"
             "Make no size smaller, and keep the width of a head."
         )
-    # However it is given, the width of a head is the same.
+    # The width of a head is the same, whether given by this key or not.
     return (*GROWING, "head_dim")
 
 
 def rope_differences(settings: RunSettings, manifest: CheckpointManifest) -> list[str]:
-    """Lines on keys of `[model]` with other rotary embeddings than those of the first weights: a longer context."""
+    """Lines on rotary keys of `[model]` that differ from those of the first weights, as for a longer context."""
     return [line for key, line in _model_differences(settings, manifest).items() if key.startswith(ROPE)]
 
 
 def _model_differences(settings: RunSettings, manifest: CheckpointManifest) -> dict[str, str]:
-    """Keys of `[model]` that differ from those of a checkpoint, with both values."""
-    # A key that a manifest does not have is at its default there.
+    """Keys of `[model]` that differ from a checkpoint's, with both values."""
+    # A key missing from a manifest has its default there.
     defaults = {key: field.default for key, field in ModelSettings.model_fields.items() if not field.is_required()}
     theirs, ours = flat(defaults | manifest.table("model")), flat(settings.model.model_dump(mode="json"))
-    # The keys of a scaling of angles are there only where there is one.
+    # The keys of rope_scaling exist only if it is set.
     keys = theirs.keys() | {key for key in ours if key.startswith(ROPE)}
     return {
         key: f"model.{key}: there {theirs.get(key)!r}, here {ours.get(key)!r}"
@@ -115,13 +115,13 @@ def saved_settings(manifest: CheckpointManifest) -> RunSettings:
 
 
 def settings_in(manifest: CheckpointManifest) -> RunSettings:
-    """The same without objectives."""
+    """The settings of the run that wrote a checkpoint, without objectives."""
     with _set_up(manifest):
         return RunSettings.model_validate(manifest.settings | {"objectives": {}})
 
 
 def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
-    """Kinds of the objectives of a checkpoint's last update; none where its manifest does not tell."""
+    """Kinds of the objectives of a checkpoint's last update; empty if its manifest does not name them."""
     try:
         schedule = schedule_of(settings_in(manifest))
     except (CheckpointError, SettingsError):
@@ -133,7 +133,7 @@ def last_kinds(manifest: CheckpointManifest) -> frozenset[str]:
 
 
 def kind_of(manifest: CheckpointManifest, name: str) -> str:
-    """The kind of an objective of the run that wrote a checkpoint, by its name there."""
+    """The kind of an objective, by its name in the run that wrote a checkpoint."""
     return str(manifest.settings.get("objectives", {}).get(name, {}).get("kind", name))
 
 
@@ -149,13 +149,13 @@ def _set_up(manifest: CheckpointManifest) -> Iterator[None]:
 
 
 def from_snapshot(saved: Mapping[str, Any]) -> RunSettings:
-    """The settings whose `snapshot` this is; a ValidationError of any other data."""
+    """The settings from their `snapshot`; a ValidationError for any other data."""
     objectives = {name: declare(name, given) for name, given in saved.get("objectives", {}).items()}
     return RunSettings.model_validate({**saved, "objectives": objectives})
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Settings as plain data by their whole keys, such as `lr.peak`."""
+    """Settings as plain data by dotted keys, such as `lr.peak`."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if items is None:
         return {prefix.removesuffix("."): value}

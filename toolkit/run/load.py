@@ -1,7 +1,7 @@
-"""Run files: read, completed by presets and `--set`, validated; every mistake in one message.
+"""Run files: reading, completion by presets and `--set`, and validation, with every mistake in one message.
 
-Nothing is opened here but the run file, where `[model]` leaves something out a checkpoint's manifest, and where the
-length of a phase is in `epochs` its data.
+This opens only the run file, a checkpoint's manifest if `[model]` leaves something out, and the data if the length of a
+phase is in `epochs`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _REQUIRED = {
     "model": "A run needs model.preset, the keys of [model], or init.from: a model to start from.",
     "init.from": "[init] needs init.from: a model, a checkpoint or a run to start from; without one, leave [init] out.",
 }
-# In place of a group that is wrong, so that the others can still be looked at.
+# Used in place of a group that is wrong, so that the others can still be checked.
 _STAND_INS: dict[str, Any] = {
     "run": {"dir": "runs/unnamed"},
     "model": MODEL_PRESETS["test"].model_dump(exclude_none=True),
@@ -47,7 +47,7 @@ _STAND_INS: dict[str, Any] = {
 
 
 def run_presets() -> tuple[str, ...]:
-    """Names of the run files that travel with the package."""
+    """Names of the run files that ship with the package."""
     return presets_in(_PRESETS)
 
 
@@ -82,7 +82,7 @@ def declare_run(source: str, overrides: Sequence[str] = ()) -> DeclaredRun:
 
 
 def declare_settings(settings: RunSettings) -> DeclaredRun:
-    """The run of settings that were made in Python; refuses groups of them that contradict one another."""
+    """A run from settings made in Python; refuses groups of them that contradict each other."""
     settings = in_steps(settings)
     plan = StepPlan(settings)
     for mistake in mistakes_in(settings):
@@ -91,7 +91,7 @@ def declare_settings(settings: RunSettings) -> DeclaredRun:
 
 
 def complete_run(raw: dict[str, Any], mistakes: list[UserError], *, origin: str) -> DeclaredRun:
-    """A run from the content of a run file, which is changed; mistakes found before are reported with its own.
+    """A run from the content of a run file, which is modified; mistakes found earlier are reported with its own.
 
     `origin` is what messages call the file.
     """
@@ -110,7 +110,7 @@ def read_resolved(path: Path) -> DeclaredRun:
 
 
 def read_without_objectives(path: Path) -> RunSettings:
-    """Settings of a run.toml for who only looks: a run's objectives may need a plugin that is not installed there."""
+    """Settings of a run.toml for inspection only: a run's objectives may need a plugin that is not installed."""
     return validated(RunSettings, read_toml(path) | {"objectives": {}}, origin=str(path), needed=_REQUIRED)
 
 
@@ -126,7 +126,7 @@ def to_plain(settings: RunSettings) -> dict[str, Any]:
 
 @contextmanager
 def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> Iterator[None]:
-    """Keep an error for the end. Where it leaves `raw` without a model, that is not reported a second time."""
+    """Keep an error for the end. If it leaves `raw` without a model, that is not reported as well."""
     try:
         yield
     except UserError as error:
@@ -137,7 +137,7 @@ def _collected(mistakes: list[UserError], raw: dict[str, Any] | None = None) -> 
 
 
 def find_run_file(source: str) -> Path:
-    """The path of a run file, or of that of a shipped preset; a SettingsError where there is neither."""
+    """The path of a run file or a shipped preset; a SettingsError if neither exists."""
     if source in MODEL_PRESETS and source not in run_presets() and not Path(source).exists():
         raise SettingsError(
             f'{source} is a preset of a model, not of a run. Set model.preset = "{source}" in a run file, or start '
@@ -161,7 +161,7 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
 
 
 def _expand_schedule(raw: dict[str, Any]) -> None:
-    """Replace [scheduler] by the phases that it makes of [[schedule]]; wrong entries stay, and are reported later."""
+    """Replace [scheduler] by the phases that it makes from [[schedule]]; wrong entries stay, and are reported later."""
     if "scheduler" not in raw:
         return
     given, entries, train = raw.pop("scheduler"), raw.get("schedule"), raw.get("train")
@@ -171,7 +171,7 @@ def _expand_schedule(raw: dict[str, Any]) -> None:
 
 
 def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> DeclaredRun:
-    """The run; what is wrong is raised together with the mistakes of before."""
+    """The run; its mistakes are raised together with the earlier ones."""
     if "branch" in raw:
         mistakes.append(
             SettingsError(
@@ -185,7 +185,7 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
         settings = RunSettings.model_validate(raw)
     except ValidationError as error:
         found = explain(error, RunSettings, needed=_REQUIRED).splitlines()
-        # One finding follows the name of the file, several are listed below it.
+        # A single finding follows the name of the file; more than one are listed below it.
         between = " " if len(found) == 1 else "\n  "
         mistakes.append(SettingsError(between.join([f"{origin}:", *found])))
         wrong = {str(finding["loc"][0]) for finding in error.errors(include_url=False)}

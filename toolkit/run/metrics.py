@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 Losses = Mapping[str, float | Mapping[str, float]]
-"""Validation losses: by objective, over all corpora; and by objective for each corpus that has a name."""
+"""Validation losses by objective: over all corpora, and for each corpus that has a name."""
 
 
 class Rates(TypedDict, total=False):
@@ -58,7 +58,7 @@ _CURVES = ("learning_rate", "grad_norm", *Rates.__annotations__)
 
 
 def scalars(line: MetricsLine) -> dict[str, float]:
-    """The curves of a line by name. Losses are by objective, so that a switch shows."""
+    """A line's point on each curve, by curve name. Losses are by objective, so that a switch shows."""
     named: dict[str, float] = {}
     if "loss" in line:
         named[f"loss/{line['objective']}"] = line["loss"]
@@ -71,13 +71,13 @@ def scalars(line: MetricsLine) -> dict[str, float]:
 
 
 def by_corpus(losses: Losses) -> dict[str, Mapping[str, float]]:
-    """Validation losses by objective for each corpus; the first, without a name, are those over all."""
+    """Validation losses by objective for each corpus; the first, with an empty name, are over all corpora."""
     corpora = {name: found for name, found in losses.items() if isinstance(found, Mapping)}
     return {"": {name: loss for name, loss in losses.items() if not isinstance(loss, Mapping)}, **corpora}
 
 
 class MetricsFile:
-    """Appends lines, each on the disk before the next step.
+    """Appends lines, each flushed to disk before the next step.
 
     Opening it for a run that is resumed from `resumed_step` moves the lines past that step, which the run will write
     again, to `metrics.superseded.jsonl`; a fresh start (None) moves all lines of an earlier attempt.
@@ -89,7 +89,7 @@ class MetricsFile:
             self._supersede(folder.superseded_metrics_file, resumed_step)
 
     def append(self, line: MetricsLine) -> None:
-        """Add a line: whole, or after an error not at all, so that it can be added again."""
+        """Append a line: whole, or not at all after an error, so that it can be retried."""
         left = memoryview((json.dumps(dict(line), allow_nan=False) + "\n").encode())
         with self.path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
@@ -119,27 +119,27 @@ class MetricsFile:
                 os.fsync(file.fileno())
         elif self.path.read_bytes().endswith(b"\n"):
             return
-        # Also where the last line lacks its end: the next one would be written onto it.
+        # Also if the last line has no newline: the next one would be appended to it.
         atomic_write(self.path, "".join(line + "\n" for line in kept))
 
 
 def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl in order, without those that are damaged; none if there is no file."""
+    """The lines of a run's metrics.jsonl in order, without damaged ones; empty if there is no file."""
     if not folder.metrics_file.is_file():
         return []
     return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
 
 
 class History(NamedTuple):
-    """Lines of a run and of the runs that it continues, each up to where the next one left it."""
+    """Lines of a run and of the runs that it continues, each up to the fork of the next one."""
 
     lines: list[dict[str, Any]]
     is_whole: bool
-    """All of those runs are there, with a line of the step at which they were left."""
+    """Whether all of those runs exist, with a line for the step of the fork."""
 
 
 def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
-    """The lines of a run's whole life; its settings are plain data, as a manifest has them. What is gone is logged."""
+    """The lines of a run's whole life; its settings are plain data, as in a manifest. Missing runs are logged."""
     own, fork = read_lines(folder), settings.get("fork")
     if not isinstance(fork, Mapping):
         return History(own, True)
@@ -156,7 +156,7 @@ def history(folder: RunFolder, settings: Mapping[str, Any]) -> History:
 
 @cache
 def _tell_gone(run: Path, source: str, step: int) -> None:
-    """Once in a process, for all callers."""
+    """Log a missing run, once per process."""
     _log.warning(
         "%s goes on from %s, which is neither there nor beside it: its lines up to step %d are left out, and FLOPs",
         *(run, source, step),
@@ -173,8 +173,8 @@ class BestStep(NamedTuple):
 def best_step(
     folder: RunFolder, settings: RunSettings, corpora: Mapping[str, str], *, up_to: float = math.inf
 ) -> BestStep | None:
-    """The best by `checkpoint.keep_best` of the steps that have a checkpoint, None without either; losses count that
-    were taken on the validation corpora of these hashes, with the same `eval.rows`.
+    """The best step by `checkpoint.keep_best` that has a checkpoint; None without either. Only losses on validation
+    corpora with these hashes and the same `eval.rows` count.
     """
     if (by := settings.best_by) is None:
         return None
@@ -194,7 +194,7 @@ def _validation(corpora: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest line of a training step, None if there is none; mostly the end of the file is all that is read."""
+    """The newest line of a training step; None if absent. Usually only the end of the file is read."""
     if not folder.metrics_file.is_file():
         return None
     for read in (_last_lines_of, _lines_of):
@@ -205,7 +205,7 @@ def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def positions_per_second(plan: StepPlan, line: Mapping[str, Any]) -> float | None:
-    """Speed at a line, padding included, evaluation and saving not; None where the line does not tell."""
+    """Positions per second at a line, including padding, without evaluation and saving; None if unknown."""
     made, rate = plan.positions(line["step"]), line.get("tokens_per_second")
     return float(rate * max(made / line["tokens"], 1.0)) if made and rate and line["tokens"] else None
 
@@ -217,12 +217,12 @@ def _last_lines_of(path: Path) -> list[str]:
 
 
 def _lines_of(path: Path) -> list[str]:
-    """Lines of a file. After a power cut a file may hold any bytes; they must neither stop a resume nor hide a run."""
+    """Lines of a file. After a power cut it may contain any bytes; they must neither stop a resume nor hide a run."""
     return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _step_of(line: str) -> int | None:
-    """The step of a line, or None if it was cut off while it was written, or is of something else."""
+    """The step of a line; None if the line was cut off in writing, or is not a metrics line."""
     try:
         content = json.loads(line)
     except ValueError:

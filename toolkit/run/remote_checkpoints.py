@@ -1,6 +1,6 @@
-"""Checkpoints in object storage: the newest at a URL, its way to a disk of this machine, and the way there.
+"""Checkpoints in object storage: the newest at a URL, download to a disk of this machine, and upload.
 
-One that is copied gets its manifest last, so that it is whole where that is.
+The manifest is copied last, so that a checkpoint with a manifest is complete.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from toolkit.storage import download, list_objects, put, read, remove
 
 @dataclass(frozen=True)
 class RemoteCheckpoint:
-    """A checkpoint in object storage: its URL, and its manifest as it is there and as it is read."""
+    """A checkpoint in object storage: its URL, and its manifest, raw and parsed."""
 
     url: str
     content: bytes
@@ -32,7 +32,7 @@ class RemoteCheckpoint:
 
     @classmethod
     def newest(cls, url: str) -> Self | None:
-        """The one at a URL, or the newest of a run or a folder of checkpoints; None where there is none."""
+        """The checkpoint at a URL, or the newest of a run or a folder of checkpoints there; None if absent."""
         url, steps = url.rstrip("/"), dict[int, str]()
         for name in list_objects(url):
             folder, _, file = name.rpartition("/")
@@ -46,7 +46,7 @@ class RemoteCheckpoint:
         return cls(found, content, parse_manifest(content, f"{found}/{MANIFEST_NAME}"))
 
     def download(self, folder: Path) -> None:
-        """Bring it to a folder that does not exist, whole or not at all; each file has the hash that it should."""
+        """Download it to a folder that does not exist yet, atomically; the hash of each file is verified."""
         try:
             with atomic_directory(folder) as target:
                 for name, entry in self.manifest.files.items():
@@ -72,7 +72,7 @@ class RemoteCheckpoint:
 
 
 def copy_missing(folder: RunFolder, url: str, copied: set[int]) -> None:
-    """Copy the whole checkpoints of a run that are not in `copied`, the oldest first; each is, once it is there."""
+    """Copy a run's complete checkpoints that are not in `copied`, oldest first, adding each once it is there."""
     for step, checkpoint in reversed(folder.steps()):
         if step not in copied and is_complete(checkpoint):
             copy_checkpoint(checkpoint, f"{url.rstrip('/')}/{checkpoint.name}")
@@ -80,7 +80,7 @@ def copy_missing(folder: RunFolder, url: str, copied: set[int]) -> None:
 
 
 def copy_checkpoint(folder: Path, url: str) -> None:
-    """Copy a whole checkpoint to a URL, unless the same is there; one of another run there is a CheckpointError."""
+    """Copy a complete checkpoint to a URL, unless it is there already; a CheckpointError if another run's is there."""
     last, manifest = f"{url}/{MANIFEST_NAME}", read_manifest(folder)
     if is_there := bool(list_objects(last)):
         try:
@@ -90,16 +90,16 @@ def copy_checkpoint(folder: Path, url: str) -> None:
             raise CheckpointError(f"{url} is a checkpoint of another run. Set another checkpoint.copy_to.") from error
     Checkpoint(folder, manifest).check_sizes()
     if is_there:
-        # Else what is there would have files of both until the last one is copied.
+        # Otherwise the checkpoint there would have files of both until the last one is copied.
         remove(last)
     for name in (*manifest.files, MANIFEST_NAME):
         put(folder / name, f"{url}/{name}")
 
 
 def _is_copied(manifest: CheckpointManifest, last: str) -> bool:
-    """True where the manifest there is this one, or is what it was with moments; a SettingsError for another run's.
+    """Return whether the manifest there is this one, or this one with moments; a SettingsError for another run's.
 
-    One that is damaged is replaced.
+    A damaged one is replaced.
     """
     with suppress(CheckpointError):
         there = parse_manifest(read(last), last)

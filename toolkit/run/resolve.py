@@ -1,7 +1,7 @@
-"""A run resolved: from its settings to everything a rank needs, once.
+"""Resolution of a run: from its settings to everything a rank needs, once.
 
-`resolve_run` opens the data, fills in what settings leave to others (vocabulary, precision, DeepSpeed file) and checks
-that all fits. Its result is written to the run folder, from where ranks read it.
+`resolve_run` opens the data, fills in what settings leave open (vocabulary, precision, DeepSpeed file) and checks that
+everything fits. Its result is written to the run folder, where ranks read it.
 """
 
 from dataclasses import dataclass, replace
@@ -35,23 +35,23 @@ class ResolvedRun(DeclaredRun):
     continuation: Continuation
 
     def is_past(self, step: int) -> bool:
-        """True once the folder has the checkpoint of a step or of a later one, every file of it intact."""
+        """Return whether the folder has a checkpoint of this step or a later one, with every file intact."""
         if not self.continuation.is_own or self.continuation.step < step:
             return False
         newest, _ = self.folder.newest_checkpoint()
         return newest is not None and newest.manifest.step >= step
 
     def write(self) -> None:
-        """Write what ranks read into the run folder, and a copy of the tokenizer for checkpoints.
+        """Write the files that ranks read to the run folder, and a copy of the tokenizer for checkpoints.
 
-        Into an empty folder the checkpoint that `checkpoint.copy_to` has comes first.
+        An empty folder first gets the checkpoint that is in `checkpoint.copy_to`.
         """
         folder, found = self.folder, self.continuation.hashed(self.folder)
         if found.manifest != self.continuation.manifest:
             found.check(self, self.data.corpora)
         found.write(folder)
         if found.is_own and found.step >= self.plan.schedule.total_steps and folder.settings_file.is_file():
-            # They say how it was trained.
+            # The files there say how it was trained.
             return
         folder.write(folder.settings_file, to_toml(self.settings))
         folder.write_json(folder.ds_config_file, self.division.ds_config)
@@ -61,7 +61,7 @@ class ResolvedRun(DeclaredRun):
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of a run: the step it stands at, of how many, and whether it had to do anything."""
+    """Outcome of a run: its step, the total, and whether it was there already, with nothing left to do."""
 
     folder: Path
     step: int
@@ -74,7 +74,7 @@ class Outcome:
         return f"{'already' if self.was_there else 'stopped'} at step {self.step}"
 
     def ending(self, until: int | None) -> str:
-        """What a command that trains, up to the end or `until` a step, prints last."""
+        """Last output of a command that trains to the end, or `until` a step."""
         if self.step < self.total_steps:
             saved = f", saved in {self.folder}" if self.step else ""
             asked = " without --until" if until is not None and self.step >= until else ""
@@ -88,7 +88,7 @@ def resolve_run(
 ) -> ResolvedRun:
     """Complete and check a run that `num_ranks` will run; `ds_config` is as in `divide_run`.
 
-    Where it goes on is found, unless a `continuation` is given.
+    The continuation is found unless one is given.
     """
     check_wandb(run.settings)
     continuation = continuation or find_continuation(run)
@@ -130,10 +130,10 @@ def resolve_run(
 
 
 def read_run(run: DeclaredRun, continuation: Continuation, *, num_ranks: int) -> ResolvedRun:
-    """Open a run again that `ResolvedRun.write` left in its folder, and whose run.toml this is."""
+    """Open again a run that `ResolvedRun.write` wrote to its folder; `run` is from its run.toml."""
     before = continuation.before
     run = replace(run, before=None if before is None else before.layout)
-    # For all ranks of a machine, whose files may be copies of its own.
+    # One rank checks for all of a machine, which may have its own copies of the files.
     sizes: Sizes = "check" if read_launcher().local_rank == 0 else "trust"
     division, data = read_division(run, num_ranks=num_ranks), open_run_data(run, sizes=sizes)
     settings = CompleteSettings.of(data.run.settings, precision=run.settings.precision)

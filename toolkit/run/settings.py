@@ -1,4 +1,4 @@
-"""The settings of one pretraining run, composed; and the loop's own: run, train, log, eval."""
+"""Settings of one pretraining run: the whole, and the loop's own tables (run, train, log, eval)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -164,7 +164,7 @@ class RunSettings(Settings):
 
     @property
     def first_weights(self) -> FirstWeights | None:
-        """Source of the weights, unless they are drawn."""
+        """Source of the weights; None if they are drawn."""
         if self.fork is not None:
             return FirstWeights("fork.from", self.fork.source, "keep")
         init = self.init

@@ -21,7 +21,7 @@ from toolkit.objectives.schedule import Phase, Schedule
 from toolkit.run.settings import RunSettings
 
 FREE_IN_PHASES = ("rope_theta", "local_rope_theta", "rope_scaling", "max_position_embeddings")
-"""Keys of `[model]` that a phase may have otherwise."""
+"""Keys of `[model]` that a phase may override."""
 
 
 def schedule_of(settings: RunSettings) -> Schedule:
@@ -35,7 +35,7 @@ def schedule_of(settings: RunSettings) -> Schedule:
 
 
 def changed_data(shared: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`[data]` with other keys on top; its `weights` are dropped where another `train` does not take any."""
+    """`[data]` with other keys on top; its `weights` are dropped if another `train` does not take any."""
     train = given.get("train", ())
     entries = train if isinstance(train, list | tuple) else [{"weight": 1.0}]
     takes_weights = all(isinstance(entry, dict) and entry.get("weight") is None for entry in entries)
@@ -51,7 +51,7 @@ def _data_of(phase: PhaseSettings, shared: dict[str, object], number: int) -> Da
 
 
 def _model_of(phase: PhaseSettings, shared: ModelSettings, number: int) -> ModelSettings:
-    """`[model]` as a phase has it: how positions are rotated may differ, which no weight's shape depends on."""
+    """`[model]` as a phase has it: rotary embeddings may differ, since no weight's shape depends on them."""
     if phase.model is None:
         return shared
     group = f"schedule.{number}.model"
@@ -77,12 +77,12 @@ class Stretch:
 
     @property
     def num_steps(self) -> int:
-        """Updates that it was made for."""
+        """Number of updates that it was planned for."""
         return self.planned_stop - self.start
 
     @property
     def told_stop(self) -> str:
-        """Its end, and its planned end."""
+        """Its end, and its planned end if later, in words."""
         return f"{self.stop:,}" + f" of {self.planned_stop:,}" * (self.planned_stop > self.stop)
 
     def describe(self) -> str:
@@ -91,28 +91,28 @@ class Stretch:
 
 
 class StepPlan:
-    """The steps of a run; nothing in it has state, so no resume can land anywhere else.
+    """The steps of a run, without any state, so that a resume cannot end up anywhere else.
 
-    `data` and `models` are those of each phase, `stretches` those of the learning rate; `first_step` are the updates
-    that are not the run's own, those before its fork.
+    `data` and `models` are by phase, `stretches` those of the learning rate; `first_step` is the number of updates
+    before the run's fork, which are not its own.
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        # First: lengths in tokens are counted in rows of these, which are checked here.
+        # First: lengths in tokens are counted in rows of these data, which are checked here.
         shared = settings.data.model_dump(exclude={"validation"})
         phases = list(enumerate(settings.schedule))
-        # `validation` is the run's and left out.
+        # Without `validation`, which belongs to the run.
         self.data = tuple(_data_of(phase, shared, number) for number, phase in phases)
         self.models = tuple(_model_of(phase, settings.model, number) for number, phase in phases)
         firsts = dict[DataSettings, int]()
         self.first_on_data = [firsts.setdefault(data, number) for number, data in enumerate(self.data)]
-        """For each phase the first one that reads the same data."""
+        """For each phase, the first phase that reads the same data."""
         self.schedule = schedule_of(settings)
         fork = settings.fork
         self.first_step = 0 if fork is None else fork.step
         phases_left = (phase for phase in self.schedule.phases if phase.stop > self.first_step)
         self.own_data = list(dict.fromkeys(self.first_on_data[phase.index] for phase in phases_left))
-        """Those of them whose data the run's own steps read."""
+        """The phases of `first_on_data` whose data the run's own steps read."""
         self._read_before = self._rows_read()
         self._dealt: dict[int, IntArray] = {}
         self.sequence_length = settings.data.sequence_length
@@ -128,7 +128,7 @@ class StepPlan:
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
-        """Positions of a step, each size of each phase."""
+        """Positions of a step, for each size in each phase."""
         return tuple(
             size * data.sequence_length
             for phase, data in zip(self.schedule.phases, self.data, strict=True)
@@ -136,7 +136,7 @@ class StepPlan:
         )
 
     def rows_of(self, phase: Phase) -> int:
-        """Rows of the steps of a phase that are the run's own."""
+        """Rows in those steps of a phase that are the run's own."""
         return phase.rows_before(phase.stop) - phase.rows_before(self.first_step)
 
     def positions(self, step: int) -> int:
@@ -163,8 +163,8 @@ class StepPlan:
         return rows_P
 
     def coefficients(self, step: int) -> tuple[float, ...]:
-        """Factor of the token mean of each objective in the loss of the update with 0-based index `step`: its weight
-        times its part of the rows that are dealt there, whose mean over the steps is its share.
+        """Factor of each objective's token mean in the loss of the update with 0-based index `step`: its weight times
+        its fraction of the rows dealt there, which averages to its share over the steps.
         """
         phase, rows = self.schedule.phase_at(step), self.rows_at(step)
         return tuple(
@@ -172,7 +172,7 @@ class StepPlan:
         )
 
     def describe_changes(self, phase: Phase) -> str:
-        """Words that follow the name of a phase, on what it has otherwise than the run; empty where that is nothing."""
+        """Text to follow the name of a phase, on how it differs from the run; empty if it does not."""
         entry, data, rows = self._phases[phase.index], self.data[phase.index], phase.rows
         changes = []
         if entry.data or entry.global_batch_rows:
@@ -193,13 +193,13 @@ class StepPlan:
 
     def position(self, step: int) -> int:
         """Sample position of the first row of the update with 0-based index `step`: rows of all earlier steps on the
-        same data. At the end of the schedule, that of the row that would come next.
+        same data. At the end of the schedule, the position of the row that would come next.
         """
         phase = self.schedule.phase_at(min(step, self.schedule.total_steps - 1))
         return self._read_before[phase.index] + phase.rows_before(step)
 
     def _rows_read(self) -> list[int]:
-        """Rows that the phases before each phase read of its data."""
+        """For each phase, the rows of its data that earlier phases read."""
         read, before = Counter[int](), []
         for phase, first in zip(self.schedule.phases, self.first_on_data, strict=True):
             before.append(read[first])
@@ -216,13 +216,13 @@ class StepPlan:
         return next(stretch for stretch in self.stretches if step < stretch.stop)
 
     def has_decayed(self, step: int) -> bool:
-        """True where the learning rate has left its peak for good within the first `step` updates of its stretch."""
+        """Return whether, after `step` updates, the learning rate has left the peak of their last stretch for good."""
         stretch = next(stretch for stretch in self.stretches if step <= stretch.stop)
         _, decay = stretch.settings.ramps(stretch.num_steps)
         return step > stretch.planned_stop - decay
 
     def describe_learning_rate(self) -> str:
-        """Shape, lengths and peak in words, of each stretch."""
+        """Shape, lengths and peak of each stretch, in words."""
         if len(self.stretches) == 1:
             return self.stretches[0].describe()
         return "; ".join(f"to step {stretch.told_stop}: {stretch.describe()}" for stretch in self.stretches)
@@ -232,12 +232,12 @@ class StepPlan:
         return self.models[self.schedule.phase_at(step).index]
 
     def phase_settings(self, step: int) -> dict[str, dict[str, Any]]:
-        """Keys that the phase of the update with 0-based index `step` has otherwise than the run, by table."""
+        """Keys that the phase of the update with 0-based index `step` overrides, by table."""
         entry = self._phases[self.schedule.phase_at(step).index]
         return {name: given for name, given in (("data", entry.data), ("model", entry.model)) if given}
 
     def resets_optimizer(self, step: int) -> bool:
-        """True where the optimizer's moments are set to zero before the update with 0-based index `step`."""
+        """Return whether the optimizer's moments are set to zero before the update with 0-based index `step`."""
         phase = self.schedule.phase_at(step)
         return step == phase.start and self._phases[phase.index].optimizer == "reset"
 

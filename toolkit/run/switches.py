@@ -1,7 +1,7 @@
-"""Switches of objective, from validation losses: does what ends still improve, and when does what begins catch up?
+"""Switches of objective, from validation losses: does the old one still improve, and when does the new one catch up?
 
-It catches up with a run of it alone. Losses of the two are compared after as many positions; where that run was not
-evaluated there, on the line between its evaluations.
+It catches up with a run of only that objective. Losses of the two are compared after equally many positions; if that
+run was not evaluated there, by linear interpolation between its evaluations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ class EvaluatedRun(NamedTuple):
         return {step: loss for step, loss in found.items() if isinstance(loss, int | float)}
 
     def has_only(self, name: str) -> bool:
-        """True if this objective is all that it trains."""
+        """Return whether it trains only this objective."""
         return all(phase.objectives == (name,) for phase in self.plan.schedule.phases)
 
     def like(self, name: str) -> dict[str, Any]:
@@ -55,23 +55,23 @@ class EvaluatedRun(NamedTuple):
         return own | {"positions": self.plan.positions(self.plan.schedule.total_steps)}
 
     def validation(self, name: str) -> dict[str, Any]:
-        """Settings that say over which rows and targets a loss is the mean."""
+        """Settings that determine the rows and targets over which a loss is averaged."""
         keys = (*_OF_VALIDATION, f"objectives.{name}.mask_ratio")
         return {key: value for key, value in self.settings.items() if key.startswith(keys)}
 
 
 def evaluated_run(folder: RunFolder) -> EvaluatedRun:
-    """The run of a folder, at work or finished."""
+    """The run in a folder, in progress or finished."""
     settings = read_without_objectives(folder.settings_file)
     lines = [line for line in history(folder, snapshot(settings)).lines if "eval_loss" in line]
     return EvaluatedRun(str(folder.path), StepPlan(settings), flat(read_toml(folder.settings_file)), lines)
 
 
 def switches_of_runs(folders: Sequence[RunFolder]) -> Iterator[str]:
-    """Lines on the switches of runs, each compared with those of one objective that are like it otherwise."""
+    """Lines on the switches of runs, each compared with the runs of a single objective that otherwise equal it."""
     runs = list[EvaluatedRun]()
     for folder in folders:
-        # Their curves are drawn also where run.toml is damaged or missing.
+        # Their curves are drawn even if run.toml is damaged or missing.
         with suppress(UserError, OSError):
             runs.append(evaluated_run(folder))
     alone = {index: one.plan.schedule.phases[0].objective for index, one in enumerate(runs)}
@@ -81,7 +81,7 @@ def switches_of_runs(folders: Sequence[RunFolder]) -> Iterator[str]:
 
 
 def switch_lines(run: EvaluatedRun, others: Sequence[EvaluatedRun]) -> Iterator[str]:
-    """Lines on each switch that the run has reached; of the others, those of one objective are compared with it."""
+    """Lines on each switch that the run has reached, compared with those of the others that have one objective."""
     reached, phases = max((line["step"] for line in run.lines), default=0), run.plan.schedule.phases
     for before, after in pairwise(phases):
         if set(before.objectives) == set(after.objectives) or reached < before.stop:
@@ -90,14 +90,14 @@ def switch_lines(run: EvaluatedRun, others: Sequence[EvaluatedRun]) -> Iterator[
             if name not in after.objectives:
                 yield f"switch to {after.objective} at step {before.stop:,}: {_trend(run.losses(name), before, name)}"
         for name in after.objectives:
-            # Up to the phase without it, as those between may differ in their data or rates alone.
+            # Up to the phase without it, since phases in between may differ only in their data or rates.
             stop = next((phase.start for phase in phases[after.index :] if name not in phase.objectives), reached)
             steps = range(after.start + 1, stop + 1)
             yield from (line for other in others if other.has_only(name) for line in _catch_up(run, other, steps, name))
 
 
 def _trend(losses: dict[int, float], phase: Phase, name: str) -> str:
-    """Words on the slope of a loss over the last half of a phase, and the scatter around it."""
+    """The slope of a loss over the second half of a phase and the scatter around it, in words."""
     first = phase.start + (phase.stop - phase.start) // 2
     points = [(step, loss) for step, loss in losses.items() if first <= step <= phase.stop]
     where = f"{counted(len(points), 'evaluation')} from step {first:,} on"
@@ -113,7 +113,7 @@ def _trend(losses: dict[int, float], phase: Phase, name: str) -> str:
 
 
 def _catch_up(run: EvaluatedRun, other: EvaluatedRun, steps: range, name: str) -> Iterator[str]:
-    """A line on the first of the steps from which a loss is at or below another run's, if they can be compared."""
+    """A line on the first of the steps from which a loss stays at or below another run's, if they can be compared."""
     theirs = other.losses(name)
     places = [other.plan.positions(step) for step in theirs]
     gaps = dict[int, float]()

@@ -1,4 +1,4 @@
-"""TOML files of settings: found, read, and changed by `--set a.b=value`."""
+"""TOML settings files: finding, reading, and changing by `--set a.b=value`."""
 
 import re
 import tomllib
@@ -17,12 +17,12 @@ _TABLE, _NAME = re.compile(r"\('[^)]*'[^)]*\)"), re.compile(r"'([^']*)'")
 
 
 def presets_in(folder: Path) -> tuple[str, ...]:
-    """Names of the files of a folder of the package."""
+    """Names of the presets in a folder of the package."""
     return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
 
 def find_toml(source: str, presets: Path, *, what: str) -> Path:
-    """The path of a file, or of that of a preset of the folder; `what` is what messages call the file."""
+    """The path of a file, or of a preset in the folder; `what` is what messages call the file."""
     path, known = Path(source), presets_in(presets)
     if path.is_file():
         return path
@@ -46,7 +46,7 @@ def _kind_of(raw: Mapping[str, Any]) -> str | None:
 
 
 def read_toml(path: Path, *, expected: str | None = None) -> dict[str, Any]:
-    """The content of a TOML file; a SettingsError for a run, study or grid file where another of these is expected."""
+    """The content of a TOML file; a SettingsError for a run, study or grid file if another of these is expected."""
     raw = _read(path)
     if expected and (kind := _kind_of(raw)) not in (None, expected):
         raise SettingsError(
@@ -57,7 +57,7 @@ def read_toml(path: Path, *, expected: str | None = None) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        # Some editors begin a file with a mark of its encoding, which TOML does not know.
+        # Some editors begin a file with a byte order mark, which TOML does not know.
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not valid UTF-8 at byte {error.start:,}. Save it as UTF-8.") from None

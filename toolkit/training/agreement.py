@@ -1,7 +1,7 @@
 """Checks of what the ranks of a run must have in common, in one exchange each before the first step.
 
-Every rank opens corpora and first weights by itself, maybe copies on a disk of its machine. A copy of something else
-would train all the same: its rank would feed other rows, or other weights, and no loss would show it.
+Every rank opens corpora and first weights by itself, possibly copies on its machine's disk. A wrong copy would still
+train: its rank would feed other rows, or other weights, and no loss would show it.
 """
 
 import socket
@@ -19,13 +19,13 @@ from toolkit.core.files import hash_file
 from toolkit.engine.ranks import Ranks
 from toolkit.run.data import RunData
 
-# Those that losses depend on.
+# Packages that losses depend on.
 _PACKAGES = ("torch", "deepspeed", "numpy")
 
 
 @dataclass(frozen=True)
 class Input:
-    """Something that a rank has opened or imported, equal on all ranks; they may have found it in different places."""
+    """Something that a rank has opened or imported; it must be equal on all ranks, but may be in different places."""
 
     identity: str
     place: str = ""
@@ -35,7 +35,7 @@ class Input:
 
 
 def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None, *, key: str) -> None:
-    """Compare the corpora, the first weights and the packages of all ranks; collective, and refused on all of them.
+    """Compare the corpora, first weights and packages of all ranks; collective, with an error on all if they differ.
 
     `key` is what messages call the checkpoint.
     """
@@ -58,7 +58,7 @@ def check_same_inputs(ranks: Ranks, data: RunData, checkpoint: Checkpoint | None
 
 
 def agree(ranks: Ranks, reason: str | None) -> str | None:
-    """First rank's reason against what all ranks are about to do; None if no rank has one. Collective."""
+    """Reason of the first rank that has one against what all are about to do; None if no rank has one. Collective."""
     if ranks.sum_counts(int(reason is not None)) == (0,):
         return None
     rank, found = next((rank, found) for rank, found in enumerate(ranks.gather(reason)) if found is not None)
@@ -66,9 +66,9 @@ def agree(ranks: Ranks, reason: str | None) -> str | None:
 
 
 def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:
-    """Lines on what differs from rank 0, of host and inputs of each rank: one a name, with the first such rank.
+    """Lines on inputs that differ from rank 0's, by each rank's host and inputs: one per name, on the first such rank.
 
-    A rank need not have all that rank 0 has.
+    A rank need not have all inputs that rank 0 has.
     """
     (first_host, first), lines = gathered[0], []
     for name, ours in first.items():
@@ -80,7 +80,7 @@ def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str
 
 
 def check_shared_folder(folder: Path, ranks: Ranks) -> None:
-    """Look for a file that rank 0 just made, on every rank: else the first checkpoint would find out. Collective."""
+    """Check that every rank sees a file that rank 0 just made: else the first checkpoint would fail. Collective."""
     probe = folder / ranks.broadcast(f".look-{uuid.uuid4().hex[:12]}.partial")
     try:
         with ranks.together():

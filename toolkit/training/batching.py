@@ -25,13 +25,13 @@ from toolkit.training.run_state import StepCounts
 
 _CPU = torch.device("cpu")
 STATIC_TARGETS_MULTIPLE = 256
-"""For compiled blocks, which would be compiled again for every number of targets; and for a GPU, whose memory would be
-laid out again."""
+"""Padding of target lists for compiled blocks, which would be recompiled for every number of targets, and for a GPU,
+whose memory would be laid out again."""
 
 
 @dataclass(frozen=True)
 class LocalStep:
-    """Part of a step that one rank runs, and what it tells the others: counts, and a hash of each row."""
+    """Part of a step that one rank runs, and what it shares with the others: counts, and a hash of each row."""
 
     micro_batches: tuple[MicroBatch, ...]
     counts: StepCounts
@@ -46,10 +46,10 @@ class StepRows:
     corpora: Sequence[str]
     """Names of its corpora, for messages."""
     position: int
-    """Sample index of the first."""
+    """Sample index of the first row."""
     layout: BatchPlan
     dealt_P: IntArray
-    """Rows of each objective of the step."""
+    """Number of rows of each objective of the step."""
 
 
 class Batcher:
@@ -73,7 +73,7 @@ class Batcher:
         self._device, self._targets_multiple = device, targets_multiple
 
     def step(self, step: int, mix: StepMix) -> LocalStep:
-        """Share of this rank of the update with 0-based index `step`."""
+        """This rank's share of the update with 0-based index `step`."""
         micro_batches, hashes, counts = [], [], []
         rows_of_step, samples = self._rows_at(step), self.samples(step)
         objectives = deal(rows_of_step.dealt_P, seed=self._seed, step=step)[samples - rows_of_step.position]
@@ -90,7 +90,7 @@ class Batcher:
         return LocalStep(tuple(micro_batches), StepCounts.summed(np.stack(counts)), np.concatenate(hashes))
 
     def num_objectives(self, step: int) -> int:
-        """Objectives among which the rows of the step are dealt."""
+        """Number of objectives among which the rows of the step are dealt."""
         return len(self._rows_at(step).dealt_P)
 
     def samples(self, step: int) -> npt.NDArray[np.int64]:
@@ -99,7 +99,7 @@ class Batcher:
         return rows.position + rows.layout.row_numbers(self._data_rank)
 
     def name_rows(self, step: int, micro_batches: Sequence[int] | None) -> str:
-        """The rows of some of this rank's micro-batches of a step, or of all: by epoch, and by corpus in a blend."""
+        """Rows of some or all (None) of this rank's micro-batches of a step: by epoch, and by corpus in a blend."""
         rows_of_step, samples = self._rows_at(step), self.samples(step)
         located = rows_of_step.stream.locate(
             (samples if micro_batches is None else samples[list(micro_batches)]).ravel()
@@ -117,8 +117,8 @@ class Batcher:
 class EvaluationBatches:
     """One rank's share of validation rows, with masks that are the same at every evaluation.
 
-    Every rank has equally many micro-batches and each has the full number of rows, since a compiled model would be
-    compiled again for another. Missing rows are padding, without targets.
+    Every rank has equally many micro-batches, each with the full number of rows, since a compiled model would be
+    recompiled for another number. Missing rows are padding, without targets.
     """
 
     rows: Rows
@@ -133,11 +133,11 @@ class EvaluationBatches:
 
     @property
     def num_batches(self) -> int:
-        """Micro-batches of each rank."""
+        """Number of micro-batches of each rank."""
         return -(-self.num_rows // (self.micro_batch_rows * self.data_parallel_size))
 
     def of(self, objective: Objective) -> Iterator[MicroBatch]:
-        """Micro-batches."""
+        """Micro-batches of an objective."""
         evaluation_seed = keyed_uint64(self.seed, "evaluation")
         size, length = self.micro_batch_rows, self.rows.sequence_length
         for number in range(self.num_batches):
@@ -153,7 +153,7 @@ class EvaluationBatches:
 
 
 def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.device, targets_multiple: int) -> MicroBatch:
-    """Inputs and targets on the device; the lists of targets are filled up to a multiple, never to none of several."""
+    """Inputs and targets on the device; target lists are padded to a multiple, and never empty if that is not 1."""
     targets, segments_BS = problem.targets, problem.segments_BS
     count = targets.labels_N.size
     padding = -count % targets_multiple
@@ -163,7 +163,7 @@ def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.devic
     def filled(array_N: npt.NDArray[Any], value: int) -> torch.Tensor:
         return to_device(np.pad(array_N, (0, padding), constant_values=value), device)
 
-    # Filled up with the last position, so that they still ascend.
+    # Padded with the last position, so that they still ascend.
     positions_N = np.pad(targets.positions_N.astype(np.int64), (0, padding), constant_values=segments_BS.size - 1)
     layout = SegmentLayout.from_segments(
         segments_BS, device=device, positions_N=positions_N, most_repeats=targets_multiple
@@ -180,7 +180,7 @@ def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.devic
         layout=layout,
         attention=attention,
         positions_N=to_device(positions_N, device),
-        # A negative label weighs nothing.
+        # A negative label has no weight.
         labels_N=filled(targets.labels_N.astype(np.int64), -1),
         weights_N=None if targets.weights_N is None else filled(targets.weights_N.astype(np.float32), 0),
         objective_N=filled(problem.objective_N.astype(np.int64), 0) if num_objectives > 1 else None,

@@ -1,4 +1,4 @@
-"""Copies of checkpoints in object storage, made by a thread beside the training."""
+"""Copies of checkpoints in object storage, made by a background thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,11 +11,11 @@ from toolkit.training.run_state import RunState, StepInfo
 
 
 class CopyHook(Hook):
-    """Copies what the run folder has and the storage has not, from each checkpoint on until the next one appears.
+    """Copies checkpoints that the storage does not have, from the time that one appears until the next does.
 
-    Training waits for copies that have not ended by then: no more than two checkpoints pile up on the disk. It contains
-    the steps that are yet to be copied, which must not be deleted. Failures are reported, and retried with the next
-    one; at the end it is a CheckpointError.
+    Training waits for copies that are not done by then: no more than two checkpoints pile up on the disk. The hook
+    contains the steps yet to be copied, which must not be deleted. Failures are reported, and retried with the next
+    checkpoint; at the end, a failure is a CheckpointError.
     """
 
     def __init__(self, folder: RunFolder, url: str, *, say: Callable[[str], object]) -> None:
@@ -28,16 +28,16 @@ class CopyHook(Hook):
         return self._copies is not None and not self._copies.done() and step not in self._copied
 
     def on_start(self, info: StepInfo) -> None:
-        """Copy what an earlier process did not."""
+        """Copy checkpoints that an earlier process did not."""
         self._begin()
 
     def on_checkpoint(self, step: int) -> None:
-        """Begin its copy, and those of what failed before."""
+        """Start its copy, and retry copies that failed before."""
         self._finish()
         self._begin()
 
     def on_end(self, state: RunState) -> None:
-        """Wait for all."""
+        """Wait for all copies."""
         if self._copies is not None and not self._copies.done():
             self._say(f"copying checkpoints to {self._url}")
         if (error := self._finish()) is not None:
@@ -47,14 +47,14 @@ class CopyHook(Hook):
             )
 
     def close(self, error: BaseException | None) -> None:
-        """Let no other copy begin. One in progress ends with the process: an error is reported first."""
+        """Let no other copy start. One in progress ends with the process, so that an error is reported first."""
         self._pool.shutdown(wait=error is None, cancel_futures=True)
 
     def _begin(self) -> None:
         self._copies = self._pool.submit(copy_missing, self._folder, self._url, self._copied)
 
     def _finish(self) -> UserError | OSError | None:
-        """Wait for the copies that were started; what they failed with, if they did."""
+        """Wait for the copies that were started; return their error if they failed."""
         try:
             if self._copies is not None:
                 self._copies.result()

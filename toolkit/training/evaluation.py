@@ -13,9 +13,9 @@ from toolkit.training.run_state import StepInfo
 
 
 class Evaluator:
-    """Takes validation losses of a model in training, of each objective on each corpus; collective.
+    """Computes validation losses of a model in training, of each objective on each corpus; collective.
 
-    They are taken before the first step, at the end of each phase and, unless it is None, `every` so many steps.
+    They are due before the first step, at the end of each phase and, unless it is None, every `every` steps.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class Evaluator:
         self._engine, self._batches, self._objectives, self._every = engine, batches, objectives, every
 
     def is_due(self, info: StepInfo) -> bool:
-        """True where validation losses are taken after this step."""
+        """Return whether validation losses are due after this step."""
         return info.is_start or info.is_phase_end or (self._every is not None and info.step % self._every == 0)
 
     def losses(self, step: int, errors: RankErrors) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        """Token means by name of the objective, over the rows of all corpora and for each that has a name.
+        """Token means by objective name, over the rows of all corpora and for each corpus that has a name.
 
-        One that is not finite ends the run; where there is no target, there is none.
+        A mean that is not finite ends the run; an objective without targets has none.
         """
         sums = {
             name: {corpus: self._sum(name, corpus, step, errors) for corpus in self._batches}
@@ -47,7 +47,7 @@ class Evaluator:
         }
 
     def _sum(self, name: str, corpus: str, step: int, errors: RankErrors) -> tuple[float, float]:
-        """Sum of the losses of all targets, each by its weight, and of the weights."""
+        """Weighted sum of the losses of all targets, and sum of the weights."""
         batches = self._batches[corpus]
         built = batches.of(self._objectives[name])
 
@@ -56,7 +56,7 @@ class Evaluator:
                 batch = None
                 with errors.kept():
                     batch = next(built)
-                # Before every forward pass, since with ZeRO-3 a rank that failed alone would leave the others in it.
+                # Before every forward pass, since with ZeRO-3 a single failing rank would leave the others in it.
                 errors.raise_agreed()
                 assert batch is not None
                 yield batch

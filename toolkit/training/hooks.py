@@ -1,4 +1,4 @@
-"""Hooks: what watches a run on rank 0. Logged steps and their writers have a file of their own."""
+"""Hooks: observers of a run on rank 0. Logged steps and their writers have a file of their own."""
 
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 class Hook:
-    """Something that watches a run on one rank, without collectives. What a hook does not need does nothing.
+    """Observer of a run on one rank, without collectives. Methods that a hook does not need do nothing.
 
     Attributes:
-        keeps_what_failed: whether it has further moments after an error, since it tries again what it could not write.
+        keeps_what_failed: whether it is still called after an error, since it retries what it could not write.
     """
 
     keeps_what_failed = False
@@ -35,10 +35,10 @@ class Hook:
         """Called with an evaluation's losses: at step 0 after `on_start`, else before `after_step`."""
 
     def after_step(self, info: StepInfo, metrics: StepMetrics) -> None:
-        """Called after each update, and after its evaluation where one is due."""
+        """Called after each update, and after its evaluation if one is due."""
 
     def on_checkpoint(self, step: int) -> None:
-        """Called after the checkpoint of a step has appeared: some steps later, at the latest before the next one."""
+        """Called after the checkpoint of a step has appeared: some steps later, but before the next checkpoint."""
 
     def on_end(self, state: RunState) -> None:
         """Called after the last step of this process, finished or stopped; not after an error."""
@@ -48,8 +48,8 @@ class Hook:
 
 
 class HookList:
-    """Hooks of a rank, called in order. One that fails stops neither the others nor, at once, the run; it is closed
-    in the end, and has no other moment.
+    """Hooks of a rank, called in order. A hook that fails stops neither the others nor, at once, the run; it is not
+    called again, except to be closed at the end.
     """
 
     def __init__(self, hooks: Sequence[Hook], errors: RankErrors) -> None:
@@ -57,7 +57,7 @@ class HookList:
         self._running = list(hooks)
 
     def each(self, moment: Callable[[Hook], None]) -> None:
-        """Call a moment of each hook, such as `lambda hook: hook.on_checkpoint(step)`."""
+        """Call a method of each hook, such as `lambda hook: hook.on_checkpoint(step)`."""
         for hook in tuple(self._running):
             has_passed = False
             with self._errors.kept():
@@ -72,7 +72,7 @@ class HookList:
             try:
                 hook.close(error)
             except Exception as raised:
-                # After an error, report that one, and exchange nothing any more.
+                # After an error, that one is reported, and ranks no longer exchange anything.
                 if error is not None:
                     _log.warning("%s could not be closed: %s", type(hook).__name__, raised)
                 with self._errors.kept():
@@ -129,7 +129,7 @@ class ConsoleHook(Hook):
 
 
 class RetentionHook(Hook):
-    """Deletes checkpoints that need not be kept; `in_use` has the steps of those still to be read."""
+    """Deletes checkpoints that need not be kept; `in_use` contains the steps of those still to be read."""
 
     def __init__(
         self,
@@ -144,11 +144,11 @@ class RetentionHook(Hook):
         self._is_told = False
 
     def on_checkpoint(self, step: int) -> None:
-        """Delete older ones."""
+        """Delete older checkpoints."""
         self._retain()
 
     def on_end(self, state: RunState) -> None:
-        """Delete those that were in use at the last checkpoint, and name the best."""
+        """Delete checkpoints that were in use at the last one, and name the best."""
         self._retain()
         if (best := self._best()) is not None:
             self._say(

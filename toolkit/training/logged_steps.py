@@ -34,7 +34,7 @@ class LineWriter(Protocol):
 class LogHook(Hook):
     """Writes logged steps: every `every`-th, each evaluated one, the last of each phase and of the process.
 
-    A line that a writer could not take waits for the next one, and for the end, so that none is missing for good.
+    A line that a writer could not write is retried with the next one, and at the end, so that none is lost.
     """
 
     keeps_what_failed = True
@@ -46,7 +46,7 @@ class LogHook(Hook):
         self._last: tuple[StepInfo, StepMetrics] | None = None
 
     def after_evaluation(self, info: StepInfo, losses: Losses) -> None:
-        """Keep the losses for the line of the step; before the first step, write one."""
+        """Keep the losses for the line of the step; before the first step, write a line."""
         self._eval_losses = losses
         if info.is_start:
             self._write(info, {"tokens": info.state.tokens})
@@ -60,7 +60,7 @@ class LogHook(Hook):
             self._log()
 
     def on_end(self, state: RunState) -> None:
-        """Write the line of the last step: a run may go on from there, and the lines of both are one history."""
+        """Write the line of the last step: a run may continue from there, and the lines of both are one history."""
         self._log()
 
     def _log(self) -> None:
@@ -123,7 +123,7 @@ def close_all(writers: Sequence[LineWriter], error: BaseException | None) -> Non
 
 @contextmanager
 def _naming(writer: LineWriter) -> Iterator[None]:
-    """An error of the system while writing names neither the file nor a remedy."""
+    """Add the file and a remedy to an OSError in writing, which names neither."""
     try:
         yield
     except OSError as error:
@@ -135,13 +135,13 @@ def _naming(writer: LineWriter) -> Iterator[None]:
 
 
 class TensorBoardWriter:
-    """RUN_DIR/tensorboard; steps of an earlier try after `resumed_step` are purged, all at a fresh start (None)."""
+    """RUN_DIR/tensorboard; an earlier attempt's steps after `resumed_step` are purged, all at a fresh start (None)."""
 
     def __init__(self, folder: Path, *, resumed_step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = folder
-        # A fresh start writes the validation losses before the first update again too.
+        # A fresh start also rewrites the validation losses before the first update.
         self._writer = SummaryWriter(str(folder), purge_step=0 if resumed_step is None else resumed_step + 1)
 
     def append(self, line: MetricsLine) -> None:
@@ -155,7 +155,7 @@ class TensorBoardWriter:
 
 
 def open_writers(run: DeclaredRun, *, resumed_step: int | None) -> list[LineWriter]:
-    """Writers that `[log]` asks for, of a run that resumes from a step; None: a fresh start."""
+    """Writers that `[log]` asks for, of a run that resumes from a step (None: a fresh start)."""
     log, folder = run.settings.log, run.folder
     writers: list[LineWriter] = [MetricsFile(folder, resumed_step=resumed_step)]
     if log.tensorboard:

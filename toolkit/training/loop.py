@@ -1,8 +1,8 @@
 """The training loop: phase, batch, step, evaluation, checkpoint, hooks. It does not know which objective is running.
 
-Hooks run on one rank and use no collectives, so that any of them may fail there alone. Its error touches no weight: it
-is kept, ends the run as a request to stop does, and is raised by all ranks once they have saved. Both travel with the
-loss of the next step: a plain step has no other exchange on this thread than those of the engine.
+Hooks run on one rank and use no collectives, so any of them may fail on that rank only. Its error affects no weight: it
+is kept, ends the run like a request to stop, and is raised by all ranks once they have saved. Both travel with the loss
+of the next step: on this thread, a plain step has no exchanges other than the engine's.
 """
 
 import time
@@ -36,7 +36,7 @@ class Run:
     layouts: BatchPlans
     plan: StepPlan
     stop: int
-    """Updates after which this process ends; those of the schedule, or fewer."""
+    """Number of updates after which this process ends: the schedule's, or fewer."""
     objectives: Mapping[str, Objective]
     evaluator: Evaluator | None
     spikes: SpikePolicy
@@ -56,13 +56,13 @@ class Run:
 
 
 def train(run: Run, state: RunState) -> RunState:
-    """Continue from `state` to where the run stops, or until a stop is requested on any rank.
+    """Train from `state` up to `run.stop`, or until a stop is requested on any rank.
 
     Raises:
         NonFiniteError: the loss or the gradient of a step is not finite; on all ranks.
         LossSpikeError: the loss of a step is a spike, and `train.on_spike` is "stop"; on all ranks.
-        UserError: reading data, logging or saving failed on any rank; on all ranks. OSError likewise. After a hook
-            that failed, the state it saw or the next one is saved.
+        UserError: reading data, logging or saving failed on any rank; on all ranks. OSError likewise. If a hook
+            failed, the state it saw or the next one is saved.
     """
     errors = RankErrors(run.engine.ranks)
     hooks = HookList(run.hooks, errors)
@@ -133,7 +133,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         hooks.each(lambda hook: hook.after_step(info, metrics))  # noqa: B023
         if not is_writing:
             run.saver.advance(hooks)
-        # These take so long that a request to stop may come.
+        # These take so long that a request to stop may arrive meanwhile.
         if (run.evaluator is not None and run.evaluator.is_due(info)) or run.saver.is_due(state):
             is_stopping |= errors.should_stop(run.is_stop_requested)
     return state
@@ -142,7 +142,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
 def _evaluate_if_due(run: Run, info: StepInfo, hooks: HookList) -> RunState:
     if run.evaluator is None or not run.evaluator.is_due(info):
         return info.state
-    # What a hook met before does not cost the step its evaluation.
+    # Errors of its own: an earlier hook error does not cost the step its evaluation.
     losses, of_corpora = run.evaluator.losses(info.step, RankErrors(run.engine.ranks))
     hooks.each(lambda hook: hook.after_evaluation(info, {**losses, **of_corpora}))
     run.saver.after_evaluation(state := info.state.after_evaluation(losses))

@@ -1,4 +1,4 @@
-"""Memory of a step: micro-batches that fit, tried before the first step, and what is said where it runs out later."""
+"""Memory of a step: a trial of micro-batches before the first step, and the error if memory runs out later."""
 
 import gc
 import math
@@ -22,15 +22,15 @@ from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
 
 
 def is_limited(device: torch.device) -> bool:
-    """Memory of this device ends with an error that a smaller micro-batch cures; a CPU's ends with a killed process."""
+    """Return whether running out of memory is an error that a smaller micro-batch cures; on a CPU, it is a kill."""
     return device.type == "cuda"
 
 
 def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
-    """The run with micro-batches that every rank has memory for: its own, or the next smaller that divide. Collective.
+    """The run with micro-batches that fit on every rank: its own, or the next smaller that divide its rows. Collective.
 
-    Results do not depend on them. At ZeRO stage 3 and under model parallelism, whose passes are collective, there is no
-    trial, nor on a CPU, where a process that takes too much is killed: there `fit_in_main_memory` decides.
+    Results do not depend on them. There is no trial at ZeRO stage 3 and under model parallelism, whose passes are
+    collective, nor on a CPU, where a process that takes too much is killed: there `fit_in_main_memory` decides.
     """
     ranks, parallel = engine.ranks, run.settings.parallel
     if engine.zero_stage == 3 or parallel.tp * parallel.pp > 1 or not is_limited(ranks.device):
@@ -43,7 +43,7 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
         gc.collect()
         torch.cuda.empty_cache()
         if run.division.is_compiled:
-            # Beside graphs of the larger shape, those of the next one would have dynamic sizes.
+            # If graphs of the larger shape were kept, those of the next one would have dynamic sizes.
             torch._dynamo.reset()
         with ranks.together():
             smaller = divide_smaller(run, run.division)
@@ -57,9 +57,9 @@ def fit_micro_batches(run: ResolvedRun, engine: Engine) -> ResolvedRun:
 
 
 def fit_in_main_memory(run: ResolvedRun, ranks: Ranks) -> ResolvedRun:
-    """The run with the micro-batches that `fit_main_memory` gives rank 0, unless it is on GPUs. Collective.
+    """The run with the micro-batches that `fit_main_memory` gives rank 0; unchanged on GPUs. Collective.
 
-    Not in the process that starts the ranks: the formula needs torch.
+    Not done in the process that starts the ranks, since the formula needs torch.
     """
     fitting = run.division
     if is_limited(ranks.device):
@@ -78,7 +78,7 @@ def fit_in_main_memory(run: ResolvedRun, ranks: Ranks) -> ResolvedRun:
 
 @contextmanager
 def torch_errors_explained(run: ResolvedRun) -> Iterator[None]:
-    """Turn what torch raises out of memory, and what its compiler raises, into errors with a remedy."""
+    """Turn torch's out-of-memory errors and its compiler's errors into errors with a remedy."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -91,14 +91,14 @@ def torch_errors_explained(run: ResolvedRun) -> Iterator[None]:
 
 
 def _try_largest(run: ResolvedRun, engine: Engine) -> str | None:
-    """What torch says where a micro-batch of the largest shape needs more memory than there is; None: it fits.
+    """Torch's message if a micro-batch of the largest shape needs more memory than there is; None if it fits.
 
-    Every position is a target. It passes by DeepSpeed, whose hooks see no gradient: no rank waits for another.
+    Every position is a target. DeepSpeed is bypassed: its hooks see no gradient, and no rank waits for another.
     """
     shape_BS, device = run.division.batches.largest_micro_batch, engine.ranks.device
     parameters, (memory,) = list(engine.module.parameters()), rank_memories(run, run.division)
     positions_N = np.arange(math.prod(shape_BS))
-    # What a step has besides, of which DeepSpeed allocates a part in the first one only.
+    # Other memory of a step, part of which DeepSpeed allocates only in the first one.
     states = memory.weights + memory.optimizer + memory.gradients + memory.communication
     here = torch.cuda.memory_allocated(device) + sum(each.numel() * each.element_size() for each in parameters)
     try:

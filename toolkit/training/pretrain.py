@@ -1,11 +1,11 @@
-"""The pretraining program: what one rank of a run does, up to the last checkpoint.
+"""The pretraining program: the work of one rank of a run, up to the last checkpoint.
 
-1. Join the other ranks. If the run is not resolved yet (`toolkit train` does that), rank 0 does, and writes run.toml
-   and deepspeed.json; the others wait, for as long as it takes.
-2. Read those two and open the data, which has to be the same for all ranks. Build the encoder and its engine from what
-   each rank has tried: kernels, the compiler and, on GPUs, the memory of a micro-batch. Restore the newest intact
+1. Join the other ranks. If the run is not resolved yet (`toolkit train` does that), rank 0 resolves it and writes
+   run.toml and deepspeed.json; the others wait, for as long as it takes.
+2. Read those two and open the data, which must be the same on all ranks. Build the encoder and its engine, with each
+   rank trying out kernels, the compiler and, on GPUs, the memory of a micro-batch. Restore the newest intact
    checkpoint.
-3. Loop. Leave together, with the same exit code on every rank.
+3. Train. Exit together, with the same exit code on every rank.
 """
 
 import os
@@ -37,15 +37,15 @@ from toolkit.training.memory_trial import fit_in_main_memory, fit_micro_batches,
 from toolkit.training.set_up import assemble, build_engine, load_weights
 
 _GPU_SWITCH_SECONDS = 5e-4
-"""Python's own 5 ms are many kernels' time."""
+"""Python's default of 5 ms is the time of many kernels."""
 
 
 class StopRequest(StopSignals):
     """Request to stop this process after its current step.
 
-    Two ways in: a signal to any rank (`stop_signals`), for a run under the bare `deepspeed` launcher; and a
+    It comes in two ways: a signal to any rank (`stop_signals`), for a run under the bare `deepspeed` launcher; and a
     stop file, which the process that started the run creates when it gets such a signal itself. The file also covers
-    the seconds in which ranks are still importing, when a signal would end them.
+    the seconds in which ranks are still importing, when a signal would kill them.
     """
 
     def __init__(self) -> None:
@@ -54,17 +54,17 @@ class StopRequest(StopSignals):
         self._file = Path(file) if file else None
 
     def __call__(self) -> bool:
-        """True once a stop was requested."""
+        """Return whether a stop was requested."""
         return self._is_signalled or (self._file is not None and self._file.exists())
 
 
 def pretrain(settings: RunSettings, *, ds_config: str | None = None, until: int | None = None) -> Outcome:
-    """Run, or resume, a pretraining run as one of its ranks; alone where no launcher set RANK in the environment.
+    """Run, or resume, a pretraining run as one of its ranks, the only one if no launcher set RANK in the environment.
 
     Args:
-        settings: as `load_run` gives them.
+        settings: as returned by `load_run`.
         ds_config: path of a DeepSpeed JSON, or the name of a shipped one; None: chosen.
-        until: updates after which it stops, with a checkpoint; None: it does not stop before its end.
+        until: number of updates after which it stops, with a checkpoint; None: it does not stop before its end.
 
     Raises:
         UserError: settings, corpus or checkpoint do not fit; on every rank.
@@ -81,9 +81,9 @@ def pretrain_declared(
     as_next_of: DeclaredRun | None = None,
     most_steps: int | None = None,
 ) -> Outcome:
-    """Run, or resume, a declared run as one of its ranks; rank 0 resolves it and makes the checks.
+    """Run, or resume, a declared run as one of its ranks; rank 0 resolves and checks it.
 
-    As the next steps of another run it begins where that would; it makes `most_steps` at most.
+    With `as_next_of`, it starts where that run would continue; it makes at most `most_steps` steps.
     """
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
@@ -93,7 +93,7 @@ def pretrain_declared(
                 given = None if as_next_of is None else find_continuation(as_next_of)
                 run = resolve_run(declared, ds_config=ds_config, num_ranks=ranks.world_size, continuation=given)
                 print("".join(f"{choice}\n" for choice in run.division.choices), end="", flush=True)
-                # In this order: rank 0 of an earlier launch that is dying has both, and is waited for.
+                # In this order: a dying rank 0 of an earlier launch holds both, and is waited for.
                 stack.enter_context(run.folder.locked())
                 stack.enter_context(run.folder.reserved())
                 run.write()
@@ -101,7 +101,7 @@ def pretrain_declared(
 
 
 def pretrain_resolved(folder: RunFolder, *, until: int | None) -> Outcome:
-    """Run, or resume, as one of its ranks a run that `PreparedRun.write` left in its folder."""
+    """Run, or resume, as one of its ranks, a run that `ResolvedRun.write` wrote to its folder."""
     with StopRequest() as is_stop_requested, ExitStack() as stack:
         ranks = join()
         stack.enter_context(peers_watched(ranks))
@@ -160,8 +160,8 @@ def _pretrain(
 def join() -> Ranks:
     """Join the other ranks, as a rank that trains.
 
-    On a CPU run: share the cores among the ranks of this machine, and keep freed memory. On a GPU run: the thread that
-    launches kernels gets the interpreter back soon from the one that builds batches, and products in bf16 are added up
+    On a CPU run: divide the cores among the ranks of this machine, and keep freed memory. On a GPU run: let the thread
+    that launches kernels soon get the interpreter back from the one that builds batches, and accumulate bf16 matmuls
     in fp32 throughout.
     """
     if has_gpu():

@@ -1,4 +1,4 @@
-"""Rows of token ids turned into the supervised problem of a micro-batch, by one objective or by several.
+"""Rows of token ids turned into the supervised problem of a micro-batch, by one or more objectives.
 
 Shapes: B rows in a micro-batch, S positions in a row, N targets, P objectives and G rows of a step.
 """
@@ -19,9 +19,9 @@ from toolkit.objectives.mixture import StepMix
 
 
 def deal(rows_P: IntArray, *, seed: int, step: int) -> IntArray:
-    """The number of the objective of each row of a step, (G,), of which objectives have so many.
+    """Objective number of each row of a step, from the row counts of objectives: (P,) -> (G,).
 
-    In an order that belongs to the step: in turn, all rows of a corpus of a blend could fall to one objective.
+    The order is random per step: dealt in turn, all rows of one corpus of a blend could go to one objective.
     """
     num_rows = int(rows_P.sum())
     if len(rows_P) == 1:
@@ -33,18 +33,18 @@ def deal(rows_P: IntArray, *, seed: int, step: int) -> IntArray:
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs and targets of a micro-batch, whose causal rows come first."""
+    """Inputs and targets of a micro-batch, with causal rows first."""
 
     targets: Targets
     segments_BS: IntArray
     num_causal: int
-    """Causal rows."""
+    """Number of causal rows."""
     objective_N: IntArray
     """Number of the objective of each target."""
 
     @classmethod
     def pose(cls, mix: StepMix, rows: TokenRows, objective_B: IntArray, samples_B: IntArray, *, seed: int) -> Self:
-        """What objectives make of their rows; `samples_B` are the rows' sample indices."""
+        """Problem that objectives make from their rows; `samples_B` are the rows' sample indices."""
         kinds, parts = [objective.attention for objective in mix.objectives], []
         for number in sorted(range(len(kinds)), key=lambda number: kinds[number] is not AttentionKind.CAUSAL):
             own_B = np.flatnonzero(objective_B == number)
@@ -56,7 +56,7 @@ class Problem:
 
     @classmethod
     def of_one(cls, objective: Objective, rows: TokenRows, draws: Draws, *, number: int = 0) -> Self:
-        """Problem that one objective makes of its rows."""
+        """Problem that one objective makes from its rows."""
         targets = build(objective, rows, draws)
         num_causal = len(rows.tokens_BS) if objective.attention is AttentionKind.CAUSAL else 0
         return cls(targets, rows.segments_BS, num_causal, np.full(targets.labels_N.size, number))
@@ -93,7 +93,7 @@ class Problem:
 
 
 def build(objective: Objective, rows: TokenRows, draws: Draws) -> Targets:
-    """Inputs and targets that the objective makes of rows, which stay as they are: they are hashed later."""
+    """Inputs and targets that the objective makes from rows, which must not change: they are hashed later."""
     rows.tokens_BS.flags.writeable = rows.segments_BS.flags.writeable = False
     named = f"the objective {objective.name} ({type(objective).__module__}.{type(objective).__qualname__})"
     try:

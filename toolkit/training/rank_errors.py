@@ -1,6 +1,6 @@
-"""Errors that happen on one rank only: kept until the ranks next exchange something, then raised by all of them.
+"""Errors on only one rank: kept until the ranks next exchange something, then raised by all of them.
 
-A rank that raised at once would leave the others waiting in a collective, from which they part with a broken
+A rank that raised at once would leave the others waiting in a collective, which then ends for them with a broken
 connection, another traceback and another exit code.
 """
 
@@ -14,7 +14,7 @@ from toolkit.engine.step import NonFiniteStep
 
 
 class RankErrors:
-    """The first error of this rank that the other ranks do not know of yet."""
+    """The first error of this rank that the other ranks do not know about yet."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -22,7 +22,7 @@ class RankErrors:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep an error of the body instead of raising it; what this rank does without the others goes in here."""
+        """Keep an error of the body instead of raising it; for work that this rank does without the others."""
         try:
             yield
         except Exception as error:
@@ -30,13 +30,13 @@ class RankErrors:
 
     @property
     def has_one(self) -> bool:
-        """True while this rank keeps an error."""
+        """Return whether this rank keeps an error."""
         return self._error is not None
 
     def should_stop(self, is_requested: Callable[[], bool] = lambda: False) -> bool:
-        """True where any rank is asked to stop, or keeps an error; collective.
+        """Return whether any rank is asked to stop, or keeps an error; collective.
 
-        After such an error the weights are good: a run ends as one that is stopped, and raises it once it is saved.
+        Such an error leaves the weights good: the run ends as if stopped, and raises it once it has saved.
         """
         return self._ranks.sum_counts(int(self.has_one or is_requested())) != (0,)
 
@@ -47,13 +47,13 @@ class RankErrors:
                 raise self._error
 
     def name_rows(self, rows: str) -> str:
-        """Rows of a step by rank; collective, since each copy of the model names its own, on the rank with the loss."""
+        """Rows of a step by rank; collective: each copy of the model names its own, on the rank that has the loss."""
         ranks = self._ranks
         told = f"rank {ranks.rank}, {rows}" if rows and ranks.topology.has_loss else ""
         return "; ".join(rows for rows in ranks.gather(told) if rows)
 
     def raise_non_finite(self, error: NonFiniteStep, *, step: int, rows: str) -> NoReturn:
-        """Raise, on every rank, what ended a step, or an error that was kept before it; collective."""
+        """Raise, on every rank, the error that ended a step, or one that was kept before it; collective."""
         self.raise_agreed()
         raise NonFiniteError.at_step(
             step,

@@ -1,4 +1,4 @@
-"""The state of a run, and what hooks learn about a step.
+"""State of a run, and the facts about a step that hooks get.
 
 Shapes: G rows in a step.
 """
@@ -29,7 +29,7 @@ class RunState:
     losses: Mapping[str, float] = field(default_factory=dict)
     """Last known losses: `train/NAME` and `validation/NAME`, by the name of the objective."""
     recent_losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Losses by objective, of the last steps that had targets of it: at most `WINDOW`, all in the last one's phase."""
+    """Losses by objective, of the last steps with targets of it: at most `WINDOW`, all in the last step's phase."""
 
     def after_step(
         self,
@@ -41,7 +41,7 @@ class RunState:
     ) -> "RunState":
         """The state after one more update on rows with these hashes, in the order of the global batch.
 
-        `means` are those of the objectives that had a target, by name.
+        `means` are the mean losses of the objectives that had a target, by name.
         """
         before = self.losses_in(phase)
         newer = {name: (*before.get(name, ()), mean)[-WINDOW:] for name, mean in means.items()}
@@ -58,11 +58,11 @@ class RunState:
         return self.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
 
     def validation_loss(self, objective: str | None) -> float:
-        """The last validation loss of an objective; infinite where there is none."""
+        """The last validation loss of an objective; infinite if absent."""
         return self.losses.get(f"validation/{objective}", math.inf)
 
     def losses_in(self, phase: Phase) -> Mapping[str, tuple[float, ...]]:
-        """`recent_losses` where the next step belongs to the phase; none where it begins it."""
+        """`recent_losses`, if the next step continues the phase; empty if it is the phase's first."""
         return self.recent_losses if self.step > phase.start else {}
 
     def with_losses(self, losses: Mapping[str, float]) -> "RunState":
@@ -76,7 +76,7 @@ class StepCounts(NamedTuple):
     targets_P: tuple[int, ...]
     """Target counts by objective."""
     weights_P: tuple[float, ...]
-    """Sums of what they count in their means; the same numbers where all count alike."""
+    """Sums of target weights by objective; equal to the counts if targets have no weights."""
     tokens: int = 0
     """Non-padding tokens."""
     attended_pairs: int = 0
@@ -88,13 +88,13 @@ class StepCounts(NamedTuple):
         return sum(self.targets_P)
 
     def packed(self) -> npt.NDArray[np.int64]:
-        """All numbers as one list, which is as long on all ranks."""
+        """All numbers in one array, of equal length on all ranks."""
         weights_P = np.array(self.weights_P, dtype=np.float64).view(np.int64)
         return np.array([self.tokens, self.attended_pairs, *self.targets_P, *weights_P], dtype=np.int64)
 
     @classmethod
     def summed(cls, packed_R: npt.NDArray[np.int64]) -> "StepCounts":
-        """The counts of all ranks, from those of each, (R, numbers)."""
+        """Sum of the packed counts of all ranks, (R, numbers)."""
         num_objectives = packed_R.shape[1] // 2 - 1
         tokens, pairs, *targets_P = packed_R[:, : 2 + num_objectives].sum(axis=0).tolist()
         weights_RP = np.ascontiguousarray(packed_R[:, 2 + num_objectives :]).view(np.float64)
@@ -110,7 +110,7 @@ class StepInfo:
     attention: str
     """Attention kind of the rows of the step, or "mixed"."""
     is_start: bool = False
-    """True while the run has not made a step."""
+    """Whether the run has not made a step yet."""
 
     @property
     def step(self) -> int:
@@ -119,7 +119,7 @@ class StepInfo:
 
     @property
     def is_phase_end(self) -> bool:
-        """True after the last step of the phase."""
+        """Return whether this is the last step of the phase."""
         return self.state.step == self.phase.stop
 
 
@@ -128,8 +128,8 @@ class StepMetrics:
     """Measurements of one step, over all ranks."""
 
     loss: float
-    """Exact, before the update: the mean over target tokens, or in a mixture the sum of those of its objectives, each
-    times its weight and its part of the rows."""
+    """Exact loss before the update: the mean over target tokens, or in a mixture the sum of its objectives' means, each
+    times its weight and its fraction of the rows."""
     grad_norm: float
     """Before clipping."""
     learning_rate: float
@@ -139,8 +139,8 @@ class StepMetrics:
     spike: str = ""
     """Notes on a loss spike; empty if there is none."""
     is_applied: bool = True
-    """True where weights and moments were updated."""
+    """Whether weights and moments were updated."""
     means: Mapping[str, float] = field(default_factory=dict)
-    """Exact means over target tokens of the objectives of a mixture that had one, by name."""
+    """Exact means over target tokens, by name, of the objectives of a mixture that had targets."""
     own_seconds_W: Sequence[float] = ()
     """Each rank's own seconds in an earlier step, as in `AgreedStep`."""

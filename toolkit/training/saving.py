@@ -1,4 +1,4 @@
-"""Saving of checkpoints: when, and what their manifests say."""
+"""Checkpoint saving: when it is due, and the content of manifests."""
 
 import logging
 import math
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointSaver:
-    """Saves checkpoints of a run while it trains, one at a time; hooks learn of each when it has appeared.
+    """Saves checkpoints of a run while it trains, one at a time; hooks are called when each has appeared.
 
-    `first_step`, from which this process starts, needs no checkpoint. Under `checkpoint.keep_best`, steps are saved
-    whose loss is the lowest so far. Where any rank could not write, all raise a CheckpointError.
+    `first_step`, from which this process starts, needs no checkpoint. With `checkpoint.keep_best`, steps with the
+    lowest loss so far are saved. If any rank could not write, all raise a CheckpointError.
     """
 
     def __init__(self, run: ResolvedRun, engine: Engine, *, first_step: int) -> None:
@@ -32,28 +32,28 @@ class CheckpointSaver:
         self._in_flight: AsyncCheckpoint | None = None
 
     def is_due(self, state: RunState) -> bool:
-        """True where a checkpoint is saved after this step, be it the last of the process or not."""
+        """Return whether a checkpoint is due after this step, whether or not it is the last of the process."""
         is_best = self._best is not None and self._best.step == state.step
         return is_best or self._run.settings.checkpoint.is_due(state.step)
 
     def after_evaluation(self, state: RunState) -> None:
-        """Take note of the validation losses of a step; those before the first one save nothing. Collective."""
+        """Record the validation losses of a step; those before the first step save nothing. Collective."""
         if (objective := self._run.settings.best_by) is not None and state.step:
             found = BestStep(state.validation_loss(objective), state.step)
             self._best = min(self._best or self._best_before(), found)
 
     @property
     def is_writing(self) -> bool:
-        """True while this rank is still writing; the checkpoint in flight need not advance before all have stopped."""
+        """Return whether this rank is still writing; the checkpoint in flight need not advance until all are done."""
         return self._in_flight is not None and self._in_flight.is_writing
 
     def save_if_due(self, state: RunState, hooks: HookList) -> None:
-        """Save after a step where that is due, and before the first one; collective. The last is `save_last`'s."""
+        """Save after a step if due, also before the first one; collective. `save_last` saves the last."""
         if self.is_due(state) and (state.step == 0 or state.step != self._saved_step):
             self.save(state, hooks)
 
     def save(self, state: RunState, hooks: HookList) -> None:
-        """Begin a checkpoint of this state, once the one in flight has appeared; collective."""
+        """Start a checkpoint of this state, once the one in flight has appeared; collective."""
         self.finish(hooks)
         plan, folder = self._run.plan, self._run.folder
         manifest = self._manifest.model_copy(
@@ -74,12 +74,12 @@ class CheckpointSaver:
         self._saved_step = state.step
 
     def advance(self, hooks: HookList) -> None:
-        """Let the checkpoint in flight go on, if there is one, after what all ranks are writing; collective."""
+        """Advance the checkpoint in flight, if any, once all ranks have written; collective."""
         checkpoint, self._in_flight = self._in_flight, None
         if checkpoint is None:
             return
         if checkpoint.advance():
-            # A hook may wait for long (for a copy, say). The others do so here, not in a collective of the next step.
+            # A hook may wait for long (for a copy, say). The other ranks do so here, not in the next step's collective.
             with self._engine.ranks.together():
                 hooks.each(lambda hook: hook.on_checkpoint(checkpoint.step))
         else:
@@ -91,20 +91,20 @@ class CheckpointSaver:
             self.advance(hooks)
 
     def save_last(self, state: RunState, hooks: HookList, errors: RankErrors) -> None:
-        """Save where the process ends, unless that is saved, and then raise what a hook of any rank met; collective."""
+        """Save the last state of the process, unless already saved, then raise hook errors of any rank; collective."""
         try:
             if state.step != self._saved_step:
                 self.save(state, hooks)
             self.finish(hooks)
         except ToolkitError as error:
             if error.is_agreed:
-                # That of a hook comes first: a full disk is the cause of both.
+                # A hook's error comes first: a full disk is the cause of both.
                 errors.raise_agreed()
             raise
         errors.raise_agreed()
 
     def close(self, error: BaseException) -> None:
-        """Finish the checkpoint in flight after an error that all ranks raise together; after any other, give it up."""
+        """Finish the checkpoint in flight after an error that all ranks raise together; abandon it after any other."""
         if self._in_flight is None:
             return
         if not (isinstance(error, ToolkitError) and error.is_agreed):
@@ -118,7 +118,7 @@ class CheckpointSaver:
                 _log.warning("the checkpoint in flight could not be finished: %s", raised)
 
     def _best_before(self) -> BestStep:
-        """The best up to the step from which this process starts; collective."""
+        """The best step up to the one from which this process starts; collective."""
         run, ranks, best = self._run, self._engine.ranks, None
         with ranks.together():
             if ranks.rank == 0:
@@ -127,7 +127,7 @@ class CheckpointSaver:
 
 
 def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
-    """The manifest of the run's checkpoints, but for where the run stands."""
+    """The manifest of the run's checkpoints, without the run's progress."""
     corpus, parallel, before = run.data.corpus, run.settings.parallel, run.continuation.before
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,

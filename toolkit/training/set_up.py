@@ -1,6 +1,6 @@
-"""What a rank trains with: its engine, the weights and the state that the run goes on from, and the parts of the loop.
+"""Setup of a rank: its engine, the weights and the state that the run continues from, and the parts of the loop.
 
-An engine is around the rank's part of the model, with kernels, compiled blocks and activation checkpointing.
+The engine wraps the rank's part of the model, with kernels, compiled blocks and activation checkpointing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +42,7 @@ from toolkit.training.spikes import SpikePolicy
 def build_engine(run: DeclaredRun, division: Division, *, ranks: Ranks) -> Engine:
     """The engine around this rank's part of the model; other parts are never allocated. Collective.
 
-    What it computes with runs on all ranks, and may be eager though `division` wants compiled blocks: `Engine.kernels`.
+    Its kernels run on all ranks; blocks may be eager even if `division` wants them compiled (see `Engine.kernels`).
     """
     settings = run.settings
     with torch.device("meta"):
@@ -105,7 +105,7 @@ class GrownCheckpoint(Checkpoint):
 
 
 def load_weights(engine: Engine, run: ResolvedRun, checkpoint: Checkpoint | None) -> RunState:
-    """Load the weights, and moments that are kept, of the checkpoint that the run goes on from. Collective."""
+    """Load the weights, and moments if kept, of the checkpoint that the run continues from. Collective."""
     if checkpoint is None:
         return RunState()
     going_on, manifest, growth = run.continuation, checkpoint.manifest, run.continuation.growth(run.settings)
@@ -128,7 +128,7 @@ def assemble(
     hosts: Sequence[str],
     is_stop_requested: Callable[[], bool],
 ) -> Run:
-    """The run as the loop wants it, from a state on; `hosts` are by rank, and only rank 0 needs them."""
+    """The run as the loop needs it, from a state on; `hosts` are by rank, and only rank 0 needs them."""
     settings, data, plan, ranks = run.settings, run.data, run.plan, engine.ranks
     parts, batches = [part for part in dict.fromkeys(data.training) if part.rows], run.division.batches
     streams = [part.stream() for part in parts]

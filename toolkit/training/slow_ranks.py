@@ -1,7 +1,7 @@
-"""Ranks that hold up the others, by what each does by itself: its forward passes, and waiting for its own data.
+"""Ranks that hold up the others, by the time each takes by itself: its forward passes, and waiting for its own data.
 
-The rest of a step ends on all ranks together. (In forward passes, too, ranks of one tensor-parallel copy wait for one
-another, and at ZeRO stage 3 all do.)
+The rest of a step ends on all ranks together. (In forward passes, too, ranks of one tensor-parallel copy wait for each
+other, and at ZeRO stage 3 all do.)
 """
 
 import time
@@ -16,12 +16,12 @@ from toolkit.training.run_state import StepInfo, StepMetrics
 
 _SLOW = 1.5
 _STEPS = 20
-# Of a step: less is what the system's scheduler costs a rank now and then.
+# Share of a step: the system's scheduler occasionally costs a rank less than that.
 _LEAST_SHARE = 0.05
 
 
 class ForwardTime:
-    """Seconds of the training forward passes of a module on a device, on which a GPU's host merely queues them."""
+    """Seconds of a module's training forward passes on a device, since a GPU's host merely queues them."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self._is_gpu, self._marks = device.type == "cuda", list[Any]()
@@ -29,7 +29,7 @@ class ForwardTime:
         module.register_forward_hook(self._mark)
 
     def take(self) -> float:
-        """Seconds of the passes since the last call, all of which the device has finished."""
+        """Seconds of the passes since the last call, all of which the device must have finished."""
         marks, self._marks = self._marks, []
         passes = zip(marks[::2], marks[1::2], strict=False)
         return float(sum(begin.elapsed_time(end) / 1e3 if self._is_gpu else end - begin for begin, end in passes))
@@ -45,7 +45,7 @@ class ForwardTime:
 def slow_ranks(seconds_W: Sequence[float], *, least_seconds: float, num_stages: int = 1) -> dict[int, float]:
     """Ranks far above the median of their pipeline stage (of two ranks, the faster one), and that median.
 
-    `least_seconds` is what a difference has to be in any case.
+    A difference must be more than `least_seconds` in any case.
     """
     own = np.array(seconds_W).reshape(num_stages, -1)
     medians = np.sort(own, axis=1)[:, [(own.shape[1] - 1) // 2]] + 0 * own
@@ -54,7 +54,7 @@ def slow_ranks(seconds_W: Sequence[float], *, least_seconds: float, num_stages: 
 
 
 class SlowRankHook(Hook):
-    """Tells once of each rank that is slow by the medians of 20 steps. `hosts` are by rank."""
+    """Reports each slow rank once, by the medians of 20 steps. `hosts` are by rank."""
 
     def __init__(self, hosts: Sequence[str], *, num_stages: int, say: Callable[[str], None]) -> None:
         self._hosts, self._num_stages, self._say = hosts, num_stages, say

@@ -26,9 +26,9 @@ def peak_flops_of(settings: CompleteSettings, ranks: Ranks) -> float | None:
 
 
 class Speed:
-    """Adds up steps and gives their rates; evaluation and saving are not counted.
+    """Accumulates steps and returns their rates; evaluation and saving are not counted.
 
-    `peak_flops` are those per second of all devices of the run together; None: unknown.
+    `peak_flops` is per second, for all devices of the run together; None if unknown.
     """
 
     def __init__(self, settings: ModelSettings, *, peak_flops: float | None) -> None:
@@ -45,7 +45,7 @@ class Speed:
         self._seconds += metrics.seconds
 
     def take(self) -> Rates:
-        """Rates over the steps since the last call, as fields of a logged line; `mfu` only where the peak is known."""
+        """Rates over the steps since the last call, as fields of a logged line; `mfu` only if the peak is known."""
         seconds = self._seconds or float("inf")
         rate = self._flops / seconds
         rates: Rates = {

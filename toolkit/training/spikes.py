@@ -1,4 +1,4 @@
-"""Spikes: steps where the loss of an objective stands far above those of the steps before it."""
+"""Spikes: steps where the loss of an objective is far above its losses in the steps before."""
 
 import math
 import statistics
@@ -8,19 +8,19 @@ from typing import Literal
 from toolkit.core.errors import LossSpikeError
 
 WINDOW = 100
-"""Steps that a loss is compared with, all of its phase."""
-# What makes of a median absolute deviation the standard deviation, for a normal distribution.
+"""Number of steps that a loss is compared with, all of its phase."""
+# Ratio of the standard deviation to the median absolute deviation, for a normal distribution.
 _NORMAL = 1.4826
 
 
 class SpikePolicy:
-    """Decides which steps are spikes (`train.spike_deviations`), and what becomes of them (`train.on_spike`)."""
+    """Decides which steps are spikes (`train.spike_deviations`), and what happens to them (`train.on_spike`)."""
 
     def __init__(self, action: Literal["tell", "skip", "stop"], deviations: float) -> None:
         self.action, self._deviations = action, deviations
 
     def threshold(self, recent_losses: Sequence[float]) -> float:
-        """The loss above which the next step is a spike; infinite while there are less than `WINDOW` before it."""
+        """The loss above which the next step is a spike; infinite while fewer than `WINDOW` steps precede it."""
         if len(recent_losses) < WINDOW:
             return math.inf
         middle = statistics.median(recent_losses)
@@ -31,13 +31,13 @@ class SpikePolicy:
         return {name: self.threshold(recent_losses.get(name, ())) for name in names}
 
     def largest_applied(self, threshold: float) -> float:
-        """The largest loss of an objective in a step whose update is applied."""
+        """The largest loss of an objective with which an update is still applied."""
         return math.inf if self.action == "tell" else threshold
 
     def report(
         self, step: int, name: str, means: Mapping[str, float], thresholds: Mapping[str, float], rows: str
     ) -> str:
-        """A spike of an objective in words, with the rows of the step and what becomes of it; a LossSpikeError if the
+        """Describe a spike of an objective, with the rows of the step and what happens to it; a LossSpikeError if the
         run is to stop there.
         """
         of, loss, threshold = f" of {name}" if len(thresholds) > 1 else "", means[name], thresholds[name]

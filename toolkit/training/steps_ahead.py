@@ -1,7 +1,7 @@
-"""Steps, each built and agreed on by all ranks while the one before it is trained on.
+"""Steps, each built and agreed on by all ranks while the step before it is trained.
 
-Both happen in a thread. It has a process group of its own, so that its exchanges and those of the main thread never
-meet; a plain step exchanges nothing but gradients, their norm and one sum on the main thread.
+Both happen in a thread. It has its own process group, so that its exchanges and the main thread's never mix; on the
+main thread, a plain step exchanges only gradients, their norm and one sum.
 
 Shapes: R data-parallel ranks, L rows of one of them in a step.
 """
@@ -33,7 +33,7 @@ class AgreedStep:
     row_hashes_RL8: npt.NDArray[np.uint8]
     """Hashes of the rows, by data rank."""
     own_seconds_W: Sequence[float]
-    """What each rank needed by itself for an earlier step: as passed to `steps_ahead` there, and to build its part."""
+    """Each rank's own seconds in an earlier step: as passed to `steps_ahead` there, plus the wait for its own part."""
     built_at: float
     """When this rank had built its part, by the performance counter."""
 
@@ -51,13 +51,13 @@ def steps_ahead(
     stop: int,
     own_seconds: Callable[[], float] = float,
 ) -> StepsAhead:
-    """The updates `start` to `stop` - 1; collective where it begins. `own_seconds` are of this rank's last step.
+    """Yield the updates `start` to `stop` - 1; collective at its start. `own_seconds` are of this rank's last step.
 
-    If any rank could not build its part of a step, a ToolkitError, or an OSError likewise, on every rank.
+    Raise a ToolkitError, or an OSError, on every rank if any rank could not build its part of a step.
     """
 
     def enter_thread() -> None:
-        # Each thread has its own current GPU, and pinning memory makes a context on it.
+        # Each thread has its own current GPU, and pinning memory creates a context on it.
         if ranks.device.type == "cuda":
             torch.cuda.set_device(ranks.device)
 
@@ -71,7 +71,7 @@ def steps_ahead(
         while awaited is not None:
             began = time.perf_counter()
             agreed, error = awaited.result()
-            # For its own part alone: it may be another rank's that was late.
+            # Only for its own part: another rank's may be the late one.
             waited = max(0.0, agreed.built_at - began) if agreed else 0.0
             awaited = next(begun, None)
             if agreed is not None:
@@ -89,9 +89,9 @@ def _raise_everywhere(error: Exception | None, ranks: Ranks) -> None:
 def _agree(
     batcher: Batcher, ranks: Ranks, gather: GatherNumbers, step: int, mix_at: Callable[[int], StepMix], seconds: float
 ) -> tuple[AgreedStep | None, Exception | None]:
-    """Build this rank's part, and take part in the exchange whether that failed or not: the others wait in it.
+    """Build this rank's part, and join the exchange whether that failed or not: the others wait in it.
 
-    No step where some rank could not build its part, and this rank's own error.
+    Return no step if any rank could not build its part, and this rank's own error.
     """
     local, error = None, None
     try:

@@ -1,6 +1,6 @@
-"""Logging to Weights & Biases (`log.wandb`); the package is an extra and imported here only.
+"""Logging to Weights & Biases (`log.wandb`); the package is an extra, and only imported here.
 
-The run's id lies in the run folder, so that a resumed run continues as the same run there. The package is configured as
+The run's id is in the run folder, so that a resumed run continues as the same run there. The package is configured as
 usual: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
 """
 
@@ -15,8 +15,8 @@ from toolkit.run.metrics import MetricsLine, scalars
 class WandbWriter:
     """One run on Weights & Biases, the same over the life of the run folder.
 
-    Without a `project`, it is the package's own choice (WANDB_PROJECT, else "uncategorized"); without a
-    `resumed_step`, at a fresh start, another run is started there.
+    Without a `project`, the package chooses one (WANDB_PROJECT, else "uncategorized"); without a `resumed_step`, at a
+    fresh start, another run is started there.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class WandbWriter:
                 name=folder.path.name,
                 dir=str(folder.path),
                 config=dict(settings),
-                # The terminal has its lines already.
+                # The toolkit already prints to the terminal.
                 settings=wandb.Settings(console="off", silent=True),
             )
         except wandb.errors.Error as error:
@@ -48,7 +48,7 @@ class WandbWriter:
                 f"could not start Weights & Biases (log.wandb): {error}\n"
                 "Log in (wandb login), keep the run on this machine (WANDB_MODE=offline), or leave log.wandb out."
             ) from error
-        # A resumed run makes some steps again; by the service's own step they would be rejected.
+        # A resumed run repeats some steps; by the service's own step counter they would be rejected.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         id_file.write_text(f"{self._run.id}\n", encoding="utf-8")
