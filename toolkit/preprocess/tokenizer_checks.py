@@ -38,7 +38,7 @@ class BackendChoice:
 def choose_backend(
     tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str], num_threads: int | None
 ) -> BackendChoice:
-    """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and on 2 MB of this input.
+    """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and 2 million characters of this input.
 
     For a short input it is not worth opening. `texts` are the documents from the first on, read as far as needed;
     `num_threads` is the number of threads that will call the backend; None: any number.
@@ -88,7 +88,7 @@ def open_backend(tokenizer: Tokenizer, *, why_reference: str, num_threads: int |
 
 
 def _trial(texts: Iterator[str]) -> Iterator[str]:
-    """The first 2 MB of the input."""
+    """The first 2 million characters of the input."""
     missing = _TRIAL_CHARACTERS
     for text in texts:
         yield text[:missing]

@@ -31,7 +31,7 @@ class TokenizerTraining:
         vocabulary_size: number of ids; fewer than requested if there was too little text.
         text_bytes: UTF-8 bytes of the texts.
         skipped: rows without a text, by reason.
-        bytes_per_token: measured on the first megabyte of text.
+        bytes_per_token: measured on the first million characters.
     """
 
     folder: Path
@@ -117,7 +117,7 @@ def _texts(
 
 
 def _sampled(texts: Iterator[str], sample: list[str]) -> Iterator[str]:
-    """The texts, unchanged; the first megabyte of them is kept in `sample`."""
+    """The texts, unchanged; the first million characters are kept in `sample`."""
     missing = _SAMPLE_CHARACTERS
     for text in texts:
         if missing > 0:

@@ -1,7 +1,7 @@
 """Run files: reading, completion by presets and `--set`, and validation, with every mistake in one message.
 
-This opens only the run file, a checkpoint's manifest if `[model]` leaves something out, and the data if the length of a
-phase is in `epochs`.
+This opens only the run file, the manifest of a checkpoint at `init.from`, and the data if the length of a phase is in
+`epochs`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

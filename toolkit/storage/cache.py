@@ -38,7 +38,7 @@ class ShardCache:
     """Cache of corpora in object storage, on a disk of this machine below `$XDG_CACHE_HOME`.
 
     Args:
-        most_bytes: limit on the .bin files there, over all processes; None: nine tenths of the free space.
+        most_bytes: limit on the .bin files there, of all processes; None: those present plus 90 % of the free space.
         num_sharers: processes of a run on this machine; each may keep its share of `most_bytes` open.
     """
 
@@ -53,7 +53,7 @@ class ShardCache:
         self._lock = RLock()
 
     def corpus(self, url: str) -> "CachedCorpus":
-        """Return the corpus at a URL, with its corpus.json and tokenizer in the cache (fetched if absent)."""
+        """Return the corpus at a URL, with its tokenizer in the cache (fetched if absent)."""
         return CachedCorpus(self, url.rstrip("/"))
 
     def open(self, path: Path, num_bytes: int, fetch: Callable[[Path], None], open_file: Callable[[], Any]) -> Any:

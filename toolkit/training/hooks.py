@@ -49,7 +49,7 @@ class Hook:
 
 class HookList:
     """Hooks of a rank, called in order. A hook that fails stops neither the others nor, at once, the run; it is not
-    called again, except to be closed at the end.
+    called again, except to be closed at the end or if it `keeps_what_failed`.
     """
 
     def __init__(self, hooks: Sequence[Hook], errors: RankErrors) -> None:

@@ -32,7 +32,7 @@ class LineWriter(Protocol):
 
 
 class LogHook(Hook):
-    """Writes logged steps: every `every`-th, each evaluated one, the last of each phase and of the process.
+    """Writes logged steps: every `every`-th, evaluated ones, spikes, the last of each phase and of the process.
 
     A line that a writer could not write is retried with the next one, and at the end, so that none is lost.
     """

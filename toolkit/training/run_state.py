@@ -141,6 +141,6 @@ class StepMetrics:
     is_applied: bool = True
     """Whether weights and moments were updated."""
     means: Mapping[str, float] = field(default_factory=dict)
-    """Exact means over target tokens, by name, of the objectives of a mixture that had targets."""
+    """Exact means over target tokens, by name, of the step's objectives that had targets."""
     own_seconds_W: Sequence[float] = ()
     """Each rank's own seconds in an earlier step, as in `AgreedStep`."""

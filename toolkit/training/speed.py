@@ -12,7 +12,7 @@ from toolkit.training.run_state import StepMetrics
 
 
 def known_peak_flops(device: torch.device, *, precision: str) -> float | None:
-    """Peak FLOPs per second of a device by its name; None if it is not in the table."""
+    """Peak FLOPs per second of a device by its name; None off CUDA, in fp32, or if it is not in the table."""
     if device.type != "cuda" or precision != "bf16":
         return None
     return peak_flops(torch.cuda.get_device_name(device))

@@ -70,7 +70,7 @@ class Contents:
     switches: tuple[str, ...] = ()
     """Lines on the runs' switches of objective."""
     remarks: tuple[str, ...] = ()
-    """Sentences on runs without a curve, and on corpora that differ."""
+    """Sentences on what is missing or differs: curves of runs, matches of scores, labels, corpora."""
     introduction: Introduction | None = None
 
 

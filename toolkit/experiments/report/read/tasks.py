@@ -23,7 +23,7 @@ class TaskInfo:
     majority: float | None = None
     """Score of the best answer that reads no text; None if there is none, or it is unknown."""
     num_test: int | None = None
-    """Number of test items; None if no cell's folder exists."""
+    """Number of test items; None if no predictions can be read."""
     training: str | None = None
     """Identity of the training data: cells of equal data, rate and seed are one fine-tuned model; None if unknown."""
 
