@@ -57,7 +57,7 @@ def retain(
 ) -> list[Path]:
     """Remove checkpoints that are no longer needed; return their folders, newest first.
 
-    Kept are the `keep` newest with all their files, and every one whose step `is_kept`. Two kinds among the newest are
+    The `keep` newest with all their files are kept, and every one whose step `is_kept`. Two kinds among the newest are
     kept without being counted, so that they cannot displace a good one: those that lack files, and those of a later
     step than the last one written, which were damaged when the run was resumed before them. Files are not hashed here.
     Those of the steps `in_use` are kept this time, as they are still to be read.

@@ -3,9 +3,9 @@
 One process calls `begin`, which makes a hidden folder next to the finished ones. Every writing process then calls
 `write_part` with its share of the parameters, possibly concurrently. When all have returned, one process merges their
 entries into a manifest and calls `finish`: the tokenizer and the manifest are added, everything is synced to disk, and
-one rename makes the folder visible. A process that dies before that rename leaves only a hidden
-folder, which the next `begin` removes; one that dies after it leaves a complete checkpoint. `latest` names the newest
-and is replaced in one step too; readers do not depend on it.
+one rename makes the folder visible. A process that dies before that rename leaves only a hidden folder, which the next
+`begin` removes; one that dies after it leaves a complete checkpoint. `latest` names the newest and is replaced in one
+step too; readers do not depend on it.
 
 A run folder has one run at a time. If two write to it, the second one's `begin` removes the folder of the first,
 whose `finish` then fails: nothing incomplete becomes visible.

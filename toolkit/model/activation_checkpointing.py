@@ -7,7 +7,7 @@ as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation
 Models", section 5).
 
 Under torch.compile, a policy can only be given to the compiler inside of one graph, and on a CPU graphs end at the
-attention: compiled, `selective` applies to the feed-forward half of a block.
+attention: in compiled blocks, `selective` applies only to the feed-forward half.
 
 The second pass repeats the operations of the first on the same numbers, so results are bitwise equal.
 """

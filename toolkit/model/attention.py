@@ -22,7 +22,7 @@ from toolkit.model.kernels.window_attention import (
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 LONGEST_FOR_BMM = 1024
-"""Most positions that each may see, on a CPU, for the probabilities to be kept."""
+"""Largest number of visible positions at which a CPU keeps the probabilities."""
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class SegmentAttention:
 
 @dataclass(eq=False)
 class MixedAttention:
-    """The same for a micro-batch of both kinds: its first rows are causal, the others bidirectional."""
+    """`SegmentAttention` for a micro-batch of both kinds: its first rows are causal, the others bidirectional."""
 
     causal: SegmentAttention
     bidirectional: SegmentAttention
@@ -140,7 +140,7 @@ def attend(
         value_TKE: values, (T, K, E).
         kind: causal: a position sees itself and those before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
-        window: positions seen on each side of a position; None: its whole segment.
+        window: positions seen on each side; None: the whole segment.
         kernel: "automatic" is resolved only here.
     """
     query = query_THE

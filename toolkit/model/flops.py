@@ -21,9 +21,9 @@ def training_flops(settings: ModelSettings, *, tokens: float, targets: float, at
 
     Only what the objective requires counts: no padding, the head at the targets only, attention inside segments only
     and, if causal, only backwards. A multiplication and an addition are two operations, and the backward pass costs
-    twice the forward pass, so each use of a weight in a step counts 6. An implementation's extra work (the
-    wasted half of a causal product, recomputed activations) does not count, and work that it saves (the last block at
-    the targets only) still does: the number depends only on model and data, so implementations can be compared.
+    twice the forward pass, so each use of a weight in a step counts 6. An implementation's extra work (the wasted half
+    of a causal product, recomputed activations) does not count, and work that it saves (the last block at the targets
+    only) still does: the number depends only on model and data, so rates of two implementations are comparable.
 
     Args:
         settings: the shape, with its vocabulary size.

@@ -62,7 +62,7 @@ class Growth:
         return f"tiled from {shape_in_words(self.small)} to {shape_in_words(self.large)}, layers {self.layers}"
 
     def source(self, name: str) -> str:
-        """The small model's parameter from which the large model's is made; both are Hugging Face names."""
+        """Name of the small model's parameter from which the large model's is made; both are Hugging Face names."""
         if not name.startswith(f"{BLOCKS}."):
             return name
         number, _, rest = name.removeprefix(f"{BLOCKS}.").partition(".")
@@ -90,7 +90,7 @@ class Growth:
         return [sources[axis]() for axis in self._axes[name]]
 
     def _heads(self, small_group: int, large_group: int) -> "Tensor":
-        """Source rows of the rows of K x group heads, E rows each."""
+        """Source of each row of K x group heads, E rows per head."""
         import torch
 
         shared = _middle(self.small.key_value_heads, self.large.key_value_heads)

@@ -187,7 +187,7 @@ def _size_in(zero: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -> int:
-    """Number of activations kept for the backward pass, over all blocks and micro-batches in flight."""
+    """Number of activations per position kept for the backward pass, over all blocks and micro-batches in flight."""
     model, tp = shape.model, shape.tp
     hidden, inner = model.hidden_size, model.intermediate_size // tp
     query = model.num_attention_heads * model.head_size // tp

@@ -29,7 +29,7 @@ from toolkit.parallel.shares import Share, needed_share_of
 
 @torch.no_grad()
 def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
-    """Replace an encoder's weights by this rank's shares, in place, and its layers by ones that communicate.
+    """Replace an encoder's weights by this rank's shares, in place, and its layers by ones that communicate as needed.
 
     Names are unchanged. The encoder must be the same on all ranks of the group, of a shape that `check_tensor_parallel`
     accepts; on the meta device, so are the shares.

@@ -143,7 +143,7 @@ class BatchPlan:
 
 
 def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_parallel: int) -> BatchPlan:
-    """Divide a step of G rows over ranks and micro-batches; by default, micro-batches of up to 12."""
+    """Divide a step of G rows over ranks and micro-batches; by default, into the largest micro-batches up to 12."""
     share, left = divmod(global_batch_rows, data_parallel)
     if micro_batch_rows is None and left == 0:
         candidates = range(1, min(share, LARGEST_DEFAULT_MICRO_BATCH) + 1)

@@ -83,7 +83,7 @@ def unsupported_windows(config: Any, family: str) -> Iterator[str]:
 
 
 def _period(kinds: list[str], family: str) -> int | None:
-    """Period in layers of those with full attention; None if they are not periodic."""
+    """Period of the full-attention layers; None if they are not periodic."""
     # Up to one more than there are layers, for a family whose layers may all have a window.
     periods = range(1, len(kinds) + 2)
     return next((every for every in periods if layer_types(family, len(kinds), every) == tuple(kinds)), None)

@@ -1,1 +1,1 @@
-"""Kernels: implementations for devices with a faster way than plain torch, and the choice of a run's."""
+"""Kernels: implementations for devices with a faster way than plain torch, and the choice for a run."""

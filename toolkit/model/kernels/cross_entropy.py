@@ -44,7 +44,7 @@ def cross_entropy_sum(
         bias_V: (V,), of the dtype of the weights; None: no bias.
         columns: the columns of the logits that `weight_VD` produces.
         z_loss: its coefficient; 0 leaves it out.
-        form: of the computation between the products; `Compiled` only if `columns` are the whole vocabulary.
+        form: the computation between the products; `Compiled` only if `columns` are the whole vocabulary.
     """
     with_gradients = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
     summed: tuple[Tensor, Tensor | None] = _CrossEntropySum.apply(  # type: ignore[no-untyped-call]

@@ -117,7 +117,7 @@ def _losses_of(log_probs_NV: Tensor, column_N: Tensor) -> Tensor:
 def losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
     """Losses and logarithms of the normalisers, both (N,), for logits of any dtype."""
     wide_NV = logits_NV.to(sum_dtype(logits_NV))
-    # In the form that the compiler knows as a softmax: it takes one read for maximum and sum, two for `logsumexp`.
+    # Written so that the compiler sees a softmax: one read for maximum and sum, against two for `torch.logsumexp`.
     largest_N1 = wide_NV.amax(dim=-1, keepdim=True)
     log_z_N = (largest_N1 + (wide_NV - largest_N1).exp().sum(dim=-1, keepdim=True).log()).squeeze(-1)
     # A masked sum in the same read, not a gather: on a CPU, torch 2.11 would gather after the logits are overwritten.
