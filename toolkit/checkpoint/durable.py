@@ -1,4 +1,4 @@
-"""Durable files of a checkpoint: hashed while they are written, and forced to the disk."""
+"""Durable files of a checkpoint: hashed while they are written, and synced to disk."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _DTYPE_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 def write_file(path: Path, blocks: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write `blocks` to a new file, hash them on the way and force them to the disk."""
+    """Write `blocks` to a new file, hash them on the way and sync it to disk."""
     digest = hashlib.sha256()
     num_bytes = 0
     with path.open("xb", buffering=0) as file:
@@ -47,11 +47,11 @@ def stream_safetensors(
 ) -> FileEntry:
     """Write a safetensors file without holding more than a part of one tensor.
 
-    The library's own writer would need a second pass to hash the file and does not force it to the disk. The format is
+    The library's own writer would need a second pass to hash the file and does not sync it to disk. The format is
     an 8-byte length, a JSON header with name, dtype, shape and byte range of each tensor, and the tensors end to end.
 
     Args:
-        read: gives a tensor by name, as one or several blocks that follow one another; called once for each name.
+        read: returns a tensor by name, as one or more consecutive blocks; called once for each name.
         dtype: of all blocks: float32 or bfloat16.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -66,7 +66,7 @@ def stream_safetensors(
         }
         offset = ends[name]
     head = json.dumps(header, separators=(",", ":")).encode()
-    # The data starts at a multiple of 8 bytes, as the format asks; blanks may follow the JSON.
+    # The data starts at a multiple of 8 bytes, as the format requires; spaces may follow the JSON.
     head += b" " * (-len(head) % 8)
 
     def blocks() -> Iterator[bytes | memoryview]:
@@ -85,9 +85,9 @@ def stream_safetensors(
 
 
 def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
-    """Copy a folder of files durably, without links; entries by path relative to the folder of `target`."""
+    """Copy a folder of files durably, without links; return entries by path relative to the parent of `target`."""
     target.mkdir()
-    # With "strict", a folder that is gone is an error, and not one without files.
+    # With "strict", a missing folder is an error, not an empty one.
     hashes = hash_folder(source.resolve(strict=True))
     copy_files(source, target, hashes)
     for path in (*target.rglob("*"), target):

@@ -10,9 +10,9 @@ from toolkit.core.files import PARTIAL_FILES
 from toolkit.core.text import counted
 
 CHECKPOINTS_FOLDER = "checkpoints"
-"""In the folder of a run."""
+"""Folder of checkpoints in a run's folder."""
 TOKENIZER_FOLDER = "tokenizer"
-"""In a checkpoint."""
+"""Folder of the tokenizer in a checkpoint."""
 LATEST_NAME = "latest"
 WRITING_PREFIX = ".writing-"
 _REMOVING_PREFIX = ".removing-"
@@ -20,18 +20,18 @@ _STEP_NAME = re.compile(r"step-(\d{8,})")
 
 
 def step_name(step: int) -> str:
-    """Name of the folder of a step: `step-00000020`."""
+    """Folder name of a step: `step-00000020`."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of a folder of this name; None of any other name."""
+    """The step in a checkpoint folder's name; None for any other name."""
     found = _STEP_NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def step_folders(root: Path) -> list[tuple[int, Path]]:
-    """Visible checkpoint folders below `root` as (step, folder), newest first; empty if there is no `root`."""
+    """Visible checkpoint folders below `root` as (step, folder), newest first; empty if `root` does not exist."""
     if not root.is_dir():
         return []
     steps = ((step_of(path.name), path) for path in root.iterdir())
@@ -39,7 +39,7 @@ def step_folders(root: Path) -> list[tuple[int, Path]]:
 
 
 def latest_step(root: Path) -> int | None:
-    """The step that was written last, as `latest` below `root` says; None if it does not say."""
+    """The step written last, according to `latest` below `root`; None if that names no step."""
     try:
         return step_of((root / LATEST_NAME).read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):
@@ -47,14 +47,14 @@ def latest_step(root: Path) -> int | None:
 
 
 def holds_checkpoints(folder: Path) -> bool:
-    """A checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
+    """Whether a folder is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
     return (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir() or bool(step_folders(folder))
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Hide a visible checkpoint in one step and say where it is now; None if there is none.
+    """Hide a visible checkpoint in one step and return its new path; None if there is none.
 
-    Deleting in place would show a half checkpoint to a reader meanwhile, or for good after a crash.
+    Deleting in place would expose a partial checkpoint to readers meanwhile, or for good after a crash.
     """
     if not folder.exists():
         return None
@@ -62,16 +62,16 @@ def set_aside(folder: Path) -> Path | None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a visible checkpoint; at no moment is a part of it visible. What stays, `half_removed` tells."""
+    """Delete a visible checkpoint; it is never visible in part. `half_removed` reports what could not be deleted."""
     hidden = set_aside(folder)
     if hidden is not None:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
 def half_removed(root: Path) -> str:
-    """Words on what could not be deleted of checkpoints below `root`, of which no part is read; empty: nothing.
+    """Message about removed checkpoints below `root` that could not be deleted and are never read; empty if none.
 
-    On NFS, an open file keeps its folder. Each new checkpoint tries again.
+    On NFS, an open file keeps its folder. Each new checkpoint retries.
     """
     left = len(list(root.glob(f"{_REMOVING_PREFIX}*")))
     return f"{counted(left, 'removed checkpoint')} not deleted yet: {root}/{_REMOVING_PREFIX}*" if left else ""
@@ -80,7 +80,7 @@ def half_removed(root: Path) -> str:
 def remove_leftovers(root: Path) -> None:
     """Delete hidden folders and files that an unfinished write or removal left below `root`.
 
-    To be called when nothing is being written there.
+    Call only when nothing is being written there.
     """
     for path in [*root.glob(f"{WRITING_PREFIX}*"), *root.glob(f"{_REMOVING_PREFIX}*"), *root.glob(PARTIAL_FILES)]:
         if path.is_dir():

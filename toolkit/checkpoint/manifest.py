@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: the state of the run, and size and hash of every file.
 
-`manifest.json` is canonical JSON (sorted keys, fixed layout, one trailing newline) and carries the SHA-256 of itself
-without that key. A reader requires the bytes to equal the canonical form of their content, so that a single
-changed byte anywhere in the manifest, white space included, is found.
+`manifest.json` is canonical JSON (sorted keys, fixed layout, one trailing newline) and contains its own SHA-256,
+computed without that key. A reader requires the bytes to equal the canonical form of their content, so that a single
+changed byte anywhere in the manifest, white space included, is detected.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class _Entry(BaseModel):
 
 
 FIRST_WEIGHTS = "init.from"
-"""The key of `corpora` whose hash is of weights."""
+"""The key of `corpora` whose hash is that of weights."""
 
 
 class FileEntry(_Entry):
@@ -164,18 +164,18 @@ class CheckpointManifest(_Entry):
 
     @property
     def weights_sha256(self) -> str:
-        """SHA-256 of the names and hashes of its weights' files, wherever the checkpoint lies."""
+        """SHA-256 of parameter names and the hashes of their weights' files, independent of the checkpoint's path."""
         hashes = {name: self.files[f"weights-{entry.file}"].sha256 for name, entry in self.tensors.items()}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     def without_moments(self) -> "CheckpointManifest":
-        """The manifest of the same checkpoint with its weights alone."""
+        """The manifest of the same checkpoint with only its weights."""
         moments = {f"{kind}-{entry.file}" for kind in ("exp_avg", "exp_avg_sq") for entry in self.tensors.values()}
         files = {name: entry for name, entry in self.files.items() if name not in moments}
         return self.model_copy(update={"files": files, "has_moments": False})
 
     def table(self, name: str) -> dict[str, Any]:
-        """A table of the settings as the phase of the last step has it, such as `model`; empty if there is none."""
+        """A table of the settings, such as `model`, as in the phase of the last step; empty if absent."""
         table = self.settings.get(name)
         return (table if isinstance(table, dict) else {}) | self.phase_settings.get(name, {})
 
@@ -194,7 +194,7 @@ class CheckpointManifest(_Entry):
 
 
 def tensor_file(kind: TensorKind, file: str) -> str:
-    """Name of the file that holds the tensors of one kind, for `file` of a tensor's entry."""
+    """Name of the file with the tensors of one kind, from the `file` of a `TensorEntry`."""
     return f"{kind}-{file}"
 
 
@@ -221,7 +221,7 @@ def manifest_bytes(manifest: CheckpointManifest) -> bytes:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Read and check the manifest of a folder; a CheckpointError where it is missing, damaged or of a newer format."""
+    """Read and check a folder's manifest. Raise `CheckpointError` if it is missing, damaged or of another format."""
     path = folder / MANIFEST_NAME
     try:
         raw = path.read_bytes()
@@ -231,7 +231,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def parse_manifest(raw: bytes, path: Path | str) -> CheckpointManifest:
-    """Check the content of a manifest, which messages call `path`; a CheckpointError as `read_manifest` raises."""
+    """Check a manifest's content, called `path` in messages. Raise `CheckpointError` like `read_manifest`."""
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -51,12 +51,12 @@ class Checkpoint:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The tokenizer the run used, as a folder."""
+        """Folder of the run's tokenizer."""
         return self.path / TOKENIZER_FOLDER
 
     @property
     def tokenizer_files(self) -> dict[str, str]:
-        """SHA-256 of each of its files, by its path there."""
+        """SHA-256 of each file of the tokenizer, by its path in `tokenizer_folder`."""
         files, inside = self.manifest.files.items(), f"{TOKENIZER_FOLDER}/"
         return {name.removeprefix(inside): entry.sha256 for name, entry in files if name.startswith(inside)}
 
@@ -70,7 +70,7 @@ class Checkpoint:
         return self._tensor("weights", name)
 
     def rows(self, name: str) -> "Iterator[torch.Tensor]":
-        """A parameter's weight in blocks along its first dimension, fp32; no more than a block is in memory."""
+        """A parameter's weight in blocks along its first dimension, fp32; only one block at a time is in memory."""
         from toolkit.checkpoint.tensor_files import read_header, read_rows
 
         entry = self.manifest.tensors.get(name)
@@ -84,7 +84,7 @@ class Checkpoint:
         return read_rows(place)
 
     def parameter(self, name: str) -> ParameterState:
-        """A parameter with both moments, fp32 on the CPU; zeros where the checkpoint has no moments."""
+        """A parameter with both moments, fp32 on the CPU; moments are zeros if the checkpoint has none."""
         if not self.manifest.has_moments:
             return self.fresh_parameter(name)
         return ParameterState(
@@ -95,19 +95,19 @@ class Checkpoint:
         )
 
     def fresh_parameter(self, name: str) -> ParameterState:
-        """A parameter with moments of zero, as for a new optimizer."""
+        """A parameter with zero moments, as for a new optimizer."""
         import torch
 
         weight = self._tensor("weights", name)
         return ParameterState(name, weight, torch.zeros_like(weight), torch.zeros_like(weight))
 
     def copy_to(self, folder: Path) -> None:
-        """Copy its files and manifest into an empty folder; a UserError where one is not what was written."""
+        """Copy files and manifest into an empty folder. Raise `UserError` if a file is not what was written."""
         copy_files(self.path, folder, {name: entry.sha256 for name, entry in self.manifest.files.items()})
         shutil.copyfile(self.path / MANIFEST_NAME, folder / MANIFEST_NAME)
 
     def verify(self) -> None:
-        """Hash every file; a CheckpointError names the first in order that is missing, or not what was written."""
+        """Hash every file. Raise `CheckpointError` for the first, sorted by name, that is missing or not as written."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             files = sorted(self.manifest.files.items())
             problems = pool.map(lambda item: self._problem(*item, is_hashed=True), files)
@@ -116,7 +116,7 @@ class Checkpoint:
                 raise CheckpointError(f"{problem} {COPY_AGAIN}")
 
     def check_sizes(self) -> None:
-        """Check the size of every file, which takes no time; a changed byte is not found."""
+        """Check the size of every file, which takes no time; changed bytes are not detected."""
         for name, expected in sorted(self.manifest.files.items()):
             if problem := self._problem(name, expected, is_hashed=False):
                 raise CheckpointError(problem)
@@ -158,7 +158,7 @@ class Checkpoint:
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """Open a checkpoint folder, or the newest intact one of a run folder or of a folder of checkpoints.
 
-    Newer ones that are damaged are logged as warnings; a CheckpointError where all are, or there is none.
+    Damaged newer ones are logged as warnings. Raise `CheckpointError` if all are damaged, or there is none.
     """
     path = Path(path)
     roots = [root for root in (path / CHECKPOINTS_FOLDER, path) if step_folders(root)]
@@ -182,14 +182,14 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 
 
 def import_hint(path: Path) -> str:
-    """Words for a message that `path` has no checkpoint: how to make one of the Hugging Face model there, if any."""
+    """Hint for a message that `path` has no checkpoint: how to import the Hugging Face model there; empty if none."""
     if not (path / "config.json").is_file():
         return ""
     return f" It is a Hugging Face model; import it first: toolkit convert --from-hf {quoted(path)} OUT."
 
 
 def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint below `root` whose every file is as it was written; `root` need not exist.
+    """The newest checkpoint below `root` with all files as they were written; `root` need not exist.
 
     None if there is none, and a message for each newer one that was skipped.
     """
@@ -206,5 +206,5 @@ def newest_intact(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def open_unverified(path: Path) -> Checkpoint:
-    """Open a checkpoint folder whose files another process has hashed just now; only the manifest is checked."""
+    """Open a checkpoint folder whose files another process has just hashed; only the manifest is checked."""
     return Checkpoint(path, read_manifest(path))

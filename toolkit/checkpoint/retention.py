@@ -1,4 +1,4 @@
-"""When checkpoints are saved, and which of them stay."""
+"""Retention of checkpoints: when they are saved, and which are kept."""
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
@@ -42,25 +42,25 @@ class CheckpointSettings(Settings):
     resumes. Copies are never deleted."""
 
     def is_due(self, step: int) -> bool:
-        """A checkpoint is saved at this step, be it the last or not."""
+        """Whether a checkpoint is saved at this step, even if it is not the last."""
         if step == 0:
             return 0 in self.keep_at
         return self.is_kept(step) or (self.every is not None and step % self.every == 0)
 
     def is_kept(self, step: int) -> bool:
-        """The checkpoint of this step is never deleted."""
+        """Whether the checkpoint of this step is never deleted."""
         return step in self.keep_at or (self.keep_every is not None and step % self.keep_every == 0)
 
 
 def retain(
     root: Path, keep: int, *, is_kept: Callable[[int], bool] = lambda step: False, in_use: Container[int] = ()
 ) -> list[Path]:
-    """Remove checkpoints that need not stay; returns their folders, newest first.
+    """Remove checkpoints that are no longer needed; return their folders, newest first.
 
-    The `keep` newest ones with all their files stay, and every one whose step `is_kept`. Two kinds stay without being
-    counted, so that they cannot push out a good one: those that lack files, and those of a later step than the one
-    written last, which were damaged when the run was resumed before them. Files are not hashed here. Those of the steps
-    `in_use` stay this time, as they are still to be read.
+    The `keep` newest with all their files are kept, and every one whose step `is_kept`. Two kinds among the newest are
+    kept without being counted, so that they cannot displace a good one: those that lack files, and those of a later
+    step than the last one written, which were damaged when the run was resumed before them. Files are not hashed here.
+    Those of the steps `in_use` are kept this time, as they are still to be read.
     """
     removed: list[Path] = []
     for step, folder in _older(root, keep):
@@ -72,7 +72,7 @@ def retain(
 
 
 def drop_moments(root: Path, keep: int, *, in_use: Container[int] = ()) -> None:
-    """Leave the weights alone of what stays beside the `keep` newest; a kill leaves each whole, with moments or not."""
+    """Drop the moments of all but the `keep` newest; a kill leaves each checkpoint whole, with moments or without."""
     for step, folder in _older(root, keep):
         if step in in_use:
             continue
@@ -85,7 +85,7 @@ def drop_moments(root: Path, keep: int, *, in_use: Container[int] = ()) -> None:
 
 
 def _older(root: Path, keep: int) -> Iterator[tuple[int, Path]]:
-    """Checkpoints that are neither among the `keep` newest whole ones nor newer, by step and folder, newest first."""
+    """Checkpoints older than the `keep` newest whole ones, as (step, folder), newest first."""
     assert keep >= 1, "at least one checkpoint stays"
     num_complete, last_written = 0, latest_step(root)
     for step, folder in step_folders(root):
@@ -109,7 +109,7 @@ def _explained(what: str, folder: Path) -> Iterator[None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """True for a checkpoint that has a manifest and all files in their sizes; they are not hashed."""
+    """Whether a checkpoint has a manifest and all files in their sizes; they are not hashed."""
     try:
         files = read_manifest(folder).files
         return all((folder / name).stat().st_size == entry.bytes for name, entry in files.items())

@@ -1,4 +1,4 @@
-"""Reading safetensors a few rows at a time, and saying what is wrong with a file that the library refuses."""
+"""Reading of safetensors, a few rows at a time, and diagnosis of files that the library rejects."""
 
 import json
 import math
@@ -21,7 +21,7 @@ _DOWNLOAD_AGAIN = "\nDownload the model again."
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Place of a tensor, or of some rows of one: its file and its name there."""
+    """Location of a tensor, or of some of its rows: its file and its name there."""
 
     path: Path
     name: str
@@ -29,7 +29,7 @@ class TensorPlace:
     """Name in safetensors: F32, BF16, ..."""
     shape: tuple[int, ...]
     first: int = 0
-    """Row of the stored tensor that this one begins with."""
+    """First row in the stored tensor."""
 
 
 def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
@@ -43,13 +43,13 @@ def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:
     num_rows = place.shape[0] if place.shape else 1
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
     for first in range(0, num_rows, rows_per_block):
-        # Without a name here, which would hold it while the reader is at other files.
+        # Not bound to a name, which would keep the block alive while the caller reads other files.
         yield _block(place, place.first + first, place.first + min(first + rows_per_block, num_rows))
 
 
 def _block(place: TensorPlace, first: int, stop: int) -> torch.Tensor:
     try:
-        # Opened for each block: the library maps the file, and what was read of it stays in memory until closed.
+        # Opened for each block: the library maps the file, and pages once read stay in memory until it is closed.
         with safe_open(place.path, framework="pt") as file:
             block = file.get_slice(place.name)[first:stop] if place.shape else file.get_tensor(place.name)
             return torch.as_tensor(block).to(torch.float32, copy=True)
@@ -60,7 +60,7 @@ def _block(place: TensorPlace, first: int, stop: int) -> torch.Tensor:
 
 
 def read_header(path: Path) -> dict[str, TensorPlace]:
-    """The tensors of a safetensors file by name; their bytes are all there."""
+    """The tensors of a safetensors file by name, checked to be complete."""
     try:
         with safe_open(path, framework="pt") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -75,7 +75,7 @@ def read_header(path: Path) -> dict[str, TensorPlace]:
 
 
 def _damage(path: Path) -> str | None:
-    """The fault of a file that the library refuses, in words that name the tensor; None if nothing is found."""
+    """Message on what is wrong with a file that the library rejects, naming the tensor; None if nothing is found."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

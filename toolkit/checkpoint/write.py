@@ -1,13 +1,13 @@
-"""Writing checkpoints: of a run at work by all of its ranks, of imported weights by one process.
+"""Writing of checkpoints: of a training run by all of its ranks, of imported weights by one process.
 
-One process calls `begin`, which makes a hidden folder beside the finished ones. Every writing process then calls
-`write_part` with its share of the parameters, at the same time if it likes. When all have returned, one process
-merges their entries into a manifest and calls `finish`: the tokenizer and the manifest are added, everything is forced
-to the disk, and one rename makes the folder visible. A process that dies before that rename leaves only a hidden
-folder, which the next `begin` removes; one that dies after it leaves a complete checkpoint. `latest` names the newest
-and is replaced in one step too; readers do not depend on it.
+One process calls `begin`, which makes a hidden folder next to the finished ones. Every writing process then calls
+`write_part` with its share of the parameters, possibly concurrently. When all have returned, one process merges their
+entries into a manifest and calls `finish`: the tokenizer and the manifest are added, everything is synced to disk, and
+one rename makes the folder visible. A process that dies before that rename leaves only a hidden folder, which the next
+`begin` removes; one that dies after it leaves a complete checkpoint. `latest` names the newest and is replaced in one
+step too; readers do not depend on it.
 
-A run folder has one run at a time. Should two write to it, the second one's `begin` removes the folder of the first,
+A run folder has one run at a time. If two write to it, the second one's `begin` removes the folder of the first,
 whose `finish` then fails: nothing incomplete becomes visible.
 """
 
@@ -50,7 +50,7 @@ _LARGEST_FILE = 4 << 30
 
 @dataclass(frozen=True)
 class PartEntry:
-    """Content of one or several parts: tensors by name, files by name."""
+    """Content of one or more parts: tensors by name, files by name."""
 
     tensors: dict[str, TensorEntry]
     files: dict[str, FileEntry]
@@ -75,14 +75,14 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
             nothing is written.
 
     Raises:
-        CheckpointError: the disk is full or the folder cannot be written. The folder stays for `abandon`, once no other
-            writer is at work there, whose error would hide this one.
+        CheckpointError: the disk is full or the folder cannot be written. The folder is left for `abandon`, to be
+            called when no other writer is active there, whose error would hide this one.
     """
     file = f"{part:05d}-of-{num_parts:05d}.safetensors"
     with _explained(folder):
         states = list(parameters)
         if not states:
-            # Of ten thousand ranks most have none: their files would be nearly all of the folder and of the manifest.
+            # Most of ten thousand ranks have none: their files would be nearly all of the folder and the manifest.
             return PartEntry(tensors={}, files={})
         tensors: dict[str, TensorEntry] = {}
         for state in states:
@@ -97,7 +97,7 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
             "exp_avg": {state.name: state.exp_avg for state in states},
             "exp_avg_sq": {state.name: state.exp_avg_sq for state in states},
         }
-        # Hashing and writing leave the interpreter lock, so the three files proceed together.
+        # Hashing and writing release the GIL, so the three files are written in parallel.
         with ThreadPoolExecutor(len(kinds)) as pool:
             written = {
                 tensor_file(kind, file): pool.submit(write_safetensors, folder / tensor_file(kind, file), content)
@@ -107,7 +107,7 @@ def write_part(folder: Path, *, part: int, num_parts: int, parameters: Iterable[
 
 
 def merge_parts(parts: Sequence[PartEntry]) -> PartEntry:
-    """The union of what all writers wrote, for the manifest."""
+    """Union of the entries of all writers, for the manifest."""
     tensors: dict[str, TensorEntry] = {}
     files: dict[str, FileEntry] = {}
     for part in parts:
@@ -121,8 +121,8 @@ def merge_parts(parts: Sequence[PartEntry]) -> PartEntry:
 def finish(folder: Path, manifest: CheckpointManifest, *, tokenizer_folder: Path) -> Path:
     """Make the checkpoint visible, and return its folder. All writers must have returned.
 
-    An intact checkpoint of this step that is there already stays, and the new one is dropped; a damaged one goes.
-    After a CheckpointError (the disk is full, the folder cannot be written, or is gone) the folder is removed.
+    If an intact checkpoint of this step already exists, the new one is dropped; a damaged one is replaced.
+    After a `CheckpointError` (the disk is full, the folder cannot be written, or is gone) the folder is removed.
 
     Args:
         manifest: with `tensors` and `files` of `merge_parts`; the tokenizer's files are added here.
@@ -165,8 +165,8 @@ def write_weights_only(
 
     Args:
         manifest: its `tensors` and `files` are filled in here.
-        shapes: of every parameter, by Hugging Face name.
-        read: gives a parameter by name as fp32 blocks that follow one another; called once for each.
+        shapes: shapes of all parameters, by Hugging Face name.
+        read: returns a parameter by name as consecutive fp32 blocks; called once for each.
         tokenizer_folder: copied to `tokenizer/`.
 
     Raises:
@@ -187,7 +187,7 @@ def write_weights_only(
 
 
 def _complete(folder: Path, manifest: CheckpointManifest, tokenizer_folder: Path) -> CheckpointManifest:
-    """Add the tokenizer, and last the manifest, which names its files too."""
+    """Add the tokenizer and, last, the manifest, which lists the tokenizer's files too."""
     copied = copy_tree(tokenizer_folder, folder / TOKENIZER_FOLDER)
     whole = manifest.model_copy(update={"files": {**manifest.files, **copied}})
     write_file(folder / MANIFEST_NAME, [manifest_bytes(whole)])
@@ -196,7 +196,7 @@ def _complete(folder: Path, manifest: CheckpointManifest, tokenizer_folder: Path
 
 
 def split_into_files(sizes: Mapping[str, int], largest: int) -> list[list[str]]:
-    """Names in files of at most `largest` bytes, in the order of their names; a larger tensor has a file of its own."""
+    """Group sorted names into files of at most `largest` bytes; a larger tensor gets a file of its own."""
     files: list[list[str]] = [[]]
     filled = 0
     for name in sorted(sizes):
@@ -231,7 +231,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _cleaning_up(folder: Path) -> Iterator[None]:
-    """Remove the temporary folder if anything fails, and explain an error of the system."""
+    """Remove the temporary folder if anything fails, and explain an `OSError`."""
     try:
         with _explained(folder):
             yield

@@ -1,6 +1,6 @@
-"""The model: an encoder of a family's parts, with both attention kinds, packed segments, a head at the targets only.
+"""The model: an encoder built of a family's parts, with both attention kinds, packed segments, a head at targets only.
 
-Knows torch; knows no ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
+Depends on torch, not on ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
 rest on first use.
 
 Letters at the end of array names are shapes, as in `toolkit.core.types`, and D model width, F feed-forward width,
@@ -45,7 +45,7 @@ _WITH_TORCH = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for."""
+    """Import names that need torch on first access."""
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

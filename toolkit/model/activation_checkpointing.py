@@ -1,15 +1,15 @@
-"""Activation checkpointing of blocks: what a block's backward pass reads is computed again instead of kept.
+"""Activation checkpointing of blocks: activations that a block's backward pass needs are recomputed, not kept.
 
-`full` keeps a block's input alone and runs its forward pass twice. `selective` keeps the results of matrix products and
-of flash attention as well, so that a second forward pass runs only what is cheap to run and large to keep: norms,
-rotations, the feed-forward's activation. The probabilities that attention on a CPU keeps count as large: they are
-computed again, as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
-Transformer Models", section 5).
+`full` keeps only a block's input and runs its forward pass twice. `selective` also keeps the results of matmuls and of
+flash attention, so that the second forward pass runs only operations that are cheap to run and large to keep: norms,
+rotations, the feed-forward's activation. The probabilities of attention on a CPU count as large: they are recomputed,
+as flash attention does by itself (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+Models", section 5).
 
-Under torch.compile, only what lies inside one graph can be described to the compiler, and on a CPU graphs end at the
-attention: there, `selective` is about the feed-forward half of a block.
+Under torch.compile, a policy can only be given to the compiler inside of one graph, and on a CPU graphs end at the
+attention: in compiled blocks, `selective` applies only to the feed-forward half.
 
-The second pass does the operations of the first on the same numbers, so results are equal to the last bit.
+The second pass repeats the operations of the first on the same numbers, so results are bitwise equal.
 """
 
 from collections import defaultdict
@@ -24,8 +24,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from toolkit.model.config import ActivationCheckpointing
 
-# By name, since some exist only where their package is installed. Only results that an operator returns: one that it
-# writes into a tensor it was given would not be written there a second time.
+# By name, since some exist only if their package is installed. Only results that an operator returns: one written into
+# a tensor argument would not be written there in the second pass.
 _KEPT_RESULTS = frozenset(
     {
         "aten::addmm",
@@ -41,9 +41,9 @@ _KEPT_RESULTS = frozenset(
 
 
 def checkpoint_blocks_(blocks: Iterable[nn.Module], mode: ActivationCheckpointing) -> None:
-    """Let each block compute again in its backward pass what `mode` does not keep, in place; names stay.
+    """Make each block recompute in its backward pass what `mode` does not keep, in place; names are unchanged.
 
-    Blocks may be compiled (before this), hold shares of their weights, or lose them between their passes (ZeRO-3).
+    Blocks may be compiled (before this), hold shares of their weights, or have them released between passes (ZeRO-3).
     """
     if mode == "none":
         return
@@ -75,10 +75,10 @@ class _Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The second pass: kept results come back.
+    """The second pass: kept results are returned.
 
-    What else runs may differ from the first pass: under ZeRO-3, weights are gathered at other moments. (torch's own
-    contexts for this want every operator to come again.)
+    Other operators may differ from the first pass: under ZeRO-3, weights are gathered at other times. (torch's own
+    contexts for this require every operator to run again.)
     """
 
     def __init__(self, kept: dict[Any, list[Any]]) -> None:
@@ -90,7 +90,7 @@ class _Reuse(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operator.name() not in _KEPT_RESULTS:
             return operator(*args, **(kwargs or {}))
         if operator not in self._coming:
-            # Given up to the second pass, and freed with its results.
+            # Handed over to the second pass, and freed with its results.
             self._coming[operator] = iter(self._kept.pop(operator))
         return next(self._coming[operator])
 
@@ -101,7 +101,7 @@ def _contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
 
 
 def _detached(result: Any) -> Any:
-    """Outside of the graph, which would otherwise live as long as the results."""
+    """The result detached from the graph, which would otherwise live as long as the result."""
     if isinstance(result, Tensor):
         return result.detach()
     return tuple(map(_detached, result)) if isinstance(result, tuple) else result

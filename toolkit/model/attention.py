@@ -1,6 +1,6 @@
-"""Attention inside segments, of either kind, by whichever kernel suits the place.
+"""Attention inside segments, of either kind, by whichever kernel suits device and tensors.
 
-Attention is a description: a kind and a `SegmentLayout`. No (S, S) mask crosses a function boundary. No position sees
+Attention is described by a kind and a `SegmentLayout`. No (S, S) mask crosses a function boundary. No position sees
 padding, and padding sees nothing: its output is 0 and so is its gradient.
 """
 
@@ -22,7 +22,7 @@ from toolkit.model.kernels.window_attention import (
 from toolkit.model.segments import MixedRows, SegmentLayout
 
 LONGEST_FOR_BMM = 1024
-"""Positions that one may see, on a CPU, for the probabilities to be kept."""
+"""Largest number of visible positions at which a CPU keeps the probabilities."""
 
 
 @dataclass(eq=False)
@@ -45,9 +45,9 @@ class SegmentAttention:
         """See `attend`.
 
         Args:
-            kernel: a flash kernel, which the compiler takes into the block's graph, one for all layouts. Otherwise a
-                compiled block does not look inside, so that neither layout nor kind compiles it again.
-            positions_N: of the targets, where `query_THE` has theirs alone, (N, H, E); see `takes_targets`.
+            kernel: a flash kernel, which the compiler includes in the block's graph, one for all layouts. Any other
+                stays outside of compiled blocks, so that neither layout nor kind causes a recompilation.
+            positions_N: of the targets, if `query_THE` has only theirs, (N, H, E); see `takes_targets`.
         """
         if kernel is None or isinstance(kernel, str):
             output_THE: Tensor = self._attend_uncompiled(query_THE, key_TKE, value_TKE, kernel)
@@ -57,13 +57,13 @@ class SegmentAttention:
         )
 
     def takes_targets(self, kernel: BlockKernel) -> bool:
-        """Queries may be those of the targets alone: the layout knows them, and they see all of their segments.
+        """Whether queries may be only those of the targets: the layout has them, and they see their whole segments.
 
-        A causal kernel, and one with a window, would count queries and keys from their ends. Without a flash kernel,
-        products over equally many queries of equally long segments are few, and those over targets would be one for
-        each segment.
+        A causal kernel, and one with a window, would align queries and keys at their ends. Without a flash kernel,
+        segments of equal length share a product if all have equally many queries; with only those of targets, each
+        segment would need its own.
         """
-        # In this order: compiled code without a kernel does not ask for the kind, which would make it another graph.
+        # In this order: compiled code without a kernel must not read the kind, which would make it another graph.
         if kernel is None or isinstance(kernel, str) or self.layout.targets is None or self.window is not None:
             return False
         return self.kind is AttentionKind.BIDIRECTIONAL
@@ -75,7 +75,7 @@ class SegmentAttention:
 
 @dataclass(eq=False)
 class MixedAttention:
-    """The same for a micro-batch of both kinds: of its first rows, which are causal, and of the others."""
+    """`SegmentAttention` for a micro-batch of both kinds: its first rows are causal, the others bidirectional."""
 
     causal: SegmentAttention
     bidirectional: SegmentAttention
@@ -89,9 +89,9 @@ class MixedAttention:
         kernel: BlockKernel,
         positions_N: Tensor | None = None,
     ) -> Tensor:
-        """See `SegmentAttention`; outside of every graph, which would be another one for each number of causal rows.
+        """See `SegmentAttention`; outside of every graph: each number of causal rows would need another one.
 
-        Queries are never those of the targets alone.
+        Queries are never only those of the targets.
         """
         of_rows = (self.causal, self.bidirectional)
         sizes = [rows.layout.is_real_T.numel() for rows in of_rows]
@@ -112,7 +112,7 @@ class MixedAttention:
 def attention_over(
     rows: AttentionKind | MixedRows, layout: SegmentLayout, window: Callable[[AttentionKind], int | None]
 ) -> SegmentAttention | MixedAttention:
-    """Attention of rows of one kind, or of both; `window` says how far a position sees under a kind."""
+    """Attention of rows of one kind, or of both; `window` gives the window under a kind."""
     if isinstance(rows, MixedRows):
         causal, bidirectional = AttentionKind.CAUSAL, AttentionKind.BIDIRECTIONAL
         return MixedAttention(
@@ -138,10 +138,10 @@ def attend(
         query_THE: rotated queries, (T, H, E).
         key_TKE: rotated keys, (T, K, E); query head h reads key-value head h // (H / K).
         value_TKE: values, (T, K, E).
-        kind: causal: a position sees itself and what is before it; bidirectional: the whole segment.
+        kind: causal: a position sees itself and those before it; bidirectional: the whole segment.
         layout: the segments of this micro-batch.
-        window: how far a position sees to each side of itself; None: as far as its segment goes.
-        kernel: the only place that looks for one where none was chosen.
+        window: positions seen on each side; None: the whole segment.
+        kernel: "automatic" is resolved only here.
     """
     query = query_THE
     if isinstance(kernel, str):
@@ -150,7 +150,7 @@ def attend(
         return attend_by_flash(query_THE, key_TKE, value_TKE, kind, layout, window, kernel=kernel)
     window = narrowed(window, layout.longest)
     seen = layout.longest if window is None else min(layout.longest, 2 * window + 1)
-    # Beyond so many the probabilities, which the backward pass keeps, cost more than computing them twice.
+    # Beyond this many, keeping the probabilities for the backward pass costs more than computing them twice.
     keeps_probs = query.device.type == "cpu" and seen <= LONGEST_FOR_BMM
     if window is not None and (not keeps_probs or bands_are_cheaper(query, kind, layout, window)):
         products = multiply_bands if keeps_probs else attend_bands_by_sdpa
@@ -171,14 +171,14 @@ def attend_by_flash(
     kernel: FlashKernel,
     positions_N: Tensor | None = None,
 ) -> Tensor:
-    """`attend` by one call of a flash kernel; asks the device for nothing, whatever the segments are.
+    """`attend` as one call of a flash kernel; never waits for the device, whatever the segments.
 
-    With `positions_N`, the layout's targets, for their queries alone: (N, H, E) -> (N, H, E).
+    With `positions_N`, the layout's targets, for their queries only: (N, H, E) -> (N, H, E).
     """
-    # In a graph: always, since another layout would be another graph. There, the compiler does it while it rotates
-    # queries and keys, and copies values, which would otherwise hold the memory of the product they are part of.
+    # In a graph, always: a branch on the layout would make another graph. There, the compiler fuses it into the
+    # rotation of queries and keys, and copies values, which would otherwise keep the whole joined product in memory.
     if torch.compiler.is_compiling() or any(span.is_padding for span in layout.spans):
-        # Padding is a stretch of its own to the kernel: of zeros, whatever stands there, so that its output is 0 too.
+        # To the kernel, padding is a stretch of its own: zeroed, whatever it contains, so that its output is 0 too.
         is_real_T11 = layout.is_real_T[:, None, None]
         is_real = is_real_T11 if positions_N is None else is_real_T11[positions_N]
         query_THE = torch.where(is_real, query_THE, 0)

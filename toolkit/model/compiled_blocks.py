@@ -1,4 +1,4 @@
-"""Blocks and loss through torch.compile: which functions are compiled, and what the compiler knows."""
+"""Blocks and loss under torch.compile: which functions are compiled, and what the compiler is told."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder, ForwardContext
     from toolkit.model.kernels.choice import Kernels
 
-# Graphs of one function, beyond which it runs uncompiled for good: blocks of three types (ModernBERT's first, which has
-# no norm, and one for each reach), two kinds, with gradients and without, for each shape of a micro-batch, of which
-# phases with rows of other lengths have several; and of rows of both kinds. Torch's own is 8.
+# Limit of graphs per function, beyond which it runs uncompiled for good: three types of blocks (ModernBERT's first,
+# which has no norm, and one per layer type), two attention kinds, with and without gradients, for each micro-batch
+# shape (several if phases differ in row length); and rows of both kinds. torch's default is 8.
 _MOST_GRAPHS = 64
 
 _TRIED_SHAPE = (2, 64)
 _TRIED_VOCABULARY = 512
 # Largest |difference| / |gradient| between compiled and eager code. Both round in bf16; a gradient that the compiler
-# loses differs by as much as it is long.
+# drops differs by its whole norm.
 _LARGEST_DIFFERENCE = 0.1
 
 
 def reason_against_compiling(
     settings: ModelSettings, kernels: "Kernels", *, device: torch.device, dtype: torch.dtype
 ) -> str | None:
-    """Why a block of the model's widths and the loss do not compile here, or give other gradients than eager ones.
+    """Why a block of the model's widths or the loss does not compile here, or differs from eager code in its gradients.
 
-    None where they do and the gradients are the same. Nothing of it stays but files in the compiler's cache.
+    None if they compile and gradients agree. Leaves nothing behind but files in the compiler's cache.
     """
     from toolkit.model.encoder import Encoder
     from toolkit.model.initialization import initialize_
 
-    # One block sees all and one a window; ModernBERT's first, which sees all, has no norm before attention.
+    # One block with full attention, one with a window; ModernBERT's first, a full one, has no norm before attention.
     layers = 1 if settings.narrowest_window is None else 2
     shape = {"num_hidden_layers": layers, "global_attn_every_n_layers": layers}
     shape |= {"vocab_size": _TRIED_VOCABULARY, "tie_word_embeddings": False}
@@ -68,7 +68,7 @@ def reason_against_compiling(
     except Exception as error:
         return f"torch.compile fails ({root_cause(error)})"
     finally:
-        # A graph of another shape would make sizes of the run's own graphs dynamic.
+        # A leftover graph of another shape would make sizes in the run's own graphs dynamic.
         torch._dynamo.reset()
     return None
 
@@ -76,9 +76,9 @@ def reason_against_compiling(
 def compile_blocks_(encoder: "Encoder") -> None:
     """Compile each block, norm and head by itself, and the loss, in place. The first step takes many seconds longer.
 
-    One graph, with one for its backward pass, serves all blocks of one type but the last, one that one; each for one
-    attention kind and any layout and number of targets. Where attention has no kernel for the compiler, graphs end
-    before and after it and serve both kinds, whatever the reach.
+    One graph, plus one for its backward pass, serves all blocks of one type but the last, which has its own; each for
+    one attention kind and any layout and number of targets. If attention has no kernel for the compiler, graphs end
+    before and after it and serve both kinds, with any window.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
     *others, last = encoder.model.layers
@@ -87,20 +87,19 @@ def compile_blocks_(encoder: "Encoder") -> None:
     behind_it: tuple[nn.Module, ...] = (encoder.model.norm, encoder.head)
     for module in behind_it:
         module.register_forward_pre_hook(_mark_rows_dynamic)
-    # The forward method and not the module: what is put around it later (activation checkpointing, hooks) stays outside
-    # of the graph.
+    # The forward method, not the module: later wrappers (activation checkpointing, hooks) stay outside of the graph.
     for module in (encoder.model.embed_norm, *others):
         module.forward = torch.compile(module.forward, dynamic=False, options=_compiler_options())
     for module in (last, *behind_it):
         module.forward = torch.compile(module.forward, options=_compiler_options())
-    # Ranks that share a vocabulary exchange numbers in the middle of it.
+    # Ranks that share a vocabulary communicate in the middle of the loss.
     if type(encoder.lm_head.columns) is VocabularyColumns:
         encoder.lm_head.form = Compiled()
 
 
 def _compiler_options() -> dict[str, Any]:
-    """Each part of a `cat` is written to its place by what makes it: behind masks, joined products' gradients would be
-    read once for every part. Older versions of torch know the first option alone.
+    """Options by which each part of a `cat` is written to its place by its producer: with masked loads, gradients of
+    joined products would be read once per part. Older versions of torch have only the first option.
     """
     from torch._inductor import config
 
@@ -109,7 +108,7 @@ def _compiler_options() -> dict[str, Any]:
 
 
 def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> None:
-    """Say what differs between micro-batches of one shape: how many stretches they have, and how many targets."""
+    """Mark as dynamic the sizes that differ between micro-batches of one shape: numbers of stretches and of targets."""
     context = arguments[1]
     if isinstance(context.attention, SegmentAttention):
         layout = context.attention.layout
@@ -121,5 +120,5 @@ def _mark_dynamic(_: nn.Module, arguments: "tuple[Tensor, ForwardContext]") -> N
 
 
 def _mark_rows_dynamic(_: nn.Module, arguments: tuple[Tensor]) -> None:
-    """Say that what comes after the last block has as many rows as there are targets."""
+    """Mark as dynamic the number of rows after the last block, which is that of targets."""
     torch._dynamo.maybe_mark_dynamic(arguments[0], 0)

@@ -1,4 +1,4 @@
-"""The shape of a model, and how much of its forward pass is kept."""
+"""Model settings: the shape, and the names of activation checkpointing modes and attention kernels."""
 
 from itertools import chain
 from typing import Literal
@@ -12,12 +12,12 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 """What the backward pass of a block recomputes: nothing, all but matrix products, or everything."""
 
 AttentionKernel = Literal["flash3", "flash4", "flash2", "sdpa"]
-"""Attention: on a GPU by FlashAttention-3, 4 or torch's 2; anywhere by plain torch."""
+"""Attention kernels: FlashAttention-3, 4 or torch's 2 on a GPU; plain torch on any device."""
 
 
 _HEADS = ("num_key_value_heads", "head_dim", "qkv_bias")
 _WINDOWS = ("local_attention", "global_attn_every_n_layers", "local_rope_theta")
-# Settings that not all families have, by those that do.
+# Settings that only some families have, by family.
 _OF_SOME_FAMILIES = {
     "llama": (*_HEADS, "qk_norm", "rope_scaling"),
     "modernbert": _WINDOWS,
@@ -53,12 +53,12 @@ class RopeScaling(Settings):
 
 
 def padded_vocabulary(num_tokens: int) -> int:
-    """Vocabulary size for so many tokens, rounded up for tensor cores. Ids beyond the tokenizer's are never targets."""
+    """Vocabulary size for `num_tokens`, rounded up for tensor cores. Ids beyond the tokenizer's are never targets."""
     return -(-num_tokens // 64) * 64
 
 
 def layer_types(family: str, num_layers: int, every: int) -> tuple[LayerType, ...]:
-    """What layers reach where one of each `every` sees its whole segment: the first in ModernBERT, UltraBERT's last."""
+    """Types of all layers if one of each `every` has full attention: the first in ModernBERT, UltraBERT's last."""
     full = every - 1 if family == "ultrabert" else 0
     return tuple("full_attention" if number % every == full else "sliding_attention" for number in range(num_layers))
 
@@ -141,14 +141,14 @@ class ModelSettings(Settings):
 
     @property
     def layer_types(self) -> tuple[LayerType, ...]:
-        """Reach of the attention of each layer."""
+        """Attention type of each layer."""
         every = 1 if self.family == "llama" else self.global_attn_every_n_layers
         return layer_types(self.family, self.num_hidden_layers, every)
 
     def window(self, layer_type: LayerType, kind: AttentionKind) -> int | None:
-        """How far a position sees to each side of itself in layers of a type; None: its whole segment.
+        """Number of positions visible on each side in layers of a type; None: the whole segment.
 
-        Half of `local_attention`, which under causal attention counts the position itself: so do the masks of
+        Half of `local_attention`, which under causal attention includes the position itself, as in the masks of
         transformers.
         """
         if layer_type == "full_attention":
@@ -158,12 +158,12 @@ class ModelSettings(Settings):
 
     @property
     def narrowest_window(self) -> int | None:
-        """The smallest of `window`, of the layers that there are and under both kinds; None: no layer has one."""
+        """The smallest `window` of this model's layers under both attention kinds; None if no layer has one."""
         windows = [self.window(each, kind) for each in self.layer_types for kind in AttentionKind]
         return min((each for each in windows if each is not None), default=None)
 
     def rope_base(self, layer_type: LayerType) -> float:
-        """Base of the angles in layers of a type."""
+        """Base of the rotary angles in layers of a type."""
         return self.local_rope_theta if layer_type == "sliding_attention" else self.rope_theta
 
     @property

@@ -1,18 +1,17 @@
 """The whole model: token ids and segments in, one scaled sum of cross-entropies out.
 
-Pre-norm blocks of grouped-query attention with rotary positions and a gated feed-forward, no biases. The rest are parts
-that a family names (`toolkit.model.families`): Llama's and EuroBERT's, or ModernBERT's norms, activation, head, and
-layers that see a window alone, which UltraBERT has with a head of its own; and options that other decoders add: biases
-of query, key and value, norms of query and key heads, stretched angles. Parameters carry the names that Hugging Face
-gives Llama's. Rows are packed with segments, so everything between embedding and head works on the T = B x S positions
-of a micro-batch as one list. Weights may be fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either
-way.
+Pre-norm blocks of grouped-query attention with rotary positions and a gated feed-forward, no biases. Other parts depend
+on the family (`toolkit.model.families`): those of Llama and EuroBERT, or ModernBERT's norms, activation, head, and
+sliding-window layers, which UltraBERT combines with its own head; and options of other decoders: biases of query, key
+and value, norms of query and key heads, stretched rotary angles. Parameters are named as in Hugging Face's Llama. Rows
+are packed with segments, so everything between embedding and head works on the T = B x S positions of a micro-batch as
+one list. Weights may be fp32 or bf16; norms, rotary angles and the loss are computed in fp32 either way.
 
-Only hidden states go from block to block; what a block needs besides is a `ForwardContext`, which a pipeline stage can
-make for itself. The last block computes positions with a target only, and is a module of its own.
+Only hidden states pass from block to block; a block's other inputs are a `ForwardContext`, which a pipeline stage can
+make for itself. The last block computes only positions with a target, and has a class of its own.
 
 Each parameter is used only inside the forward of the module that owns it, and the loss is computed inside
-`Encoder.forward`: an engine that takes weights away between modules (ZeRO-3) needs both.
+`Encoder.forward`: an engine that releases weights between modules (ZeRO-3) needs both.
 """
 
 from collections.abc import Callable
@@ -43,14 +42,14 @@ from toolkit.model.layers import (
 )
 from toolkit.model.segments import MixedRows, SegmentLayout
 
-# By the names that families call them.
+# By `Family.activation`.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu, "gelu": gelu}
 
 
 class Encoder(nn.Module):
-    """A masked or causal language model over packed segments; which of the two is an argument of `forward`.
+    """A masked or causal language model over packed segments; an argument of `forward` says which.
 
-    Weights are not initialised: use `initialize_` (`toolkit.model.initialization`), or load some.
+    Weights are not initialized: use `initialize_` (`toolkit.model.initialization`), or load weights.
 
     Raises:
         SettingsError: `settings.vocab_size` is None.
@@ -82,12 +81,12 @@ class Encoder(nn.Module):
 
         Args:
             input_ids_BS: (B, S) int64.
-            segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which on a GPU saves waiting for it. If
-                it knows the targets, they are those at `positions_N`.
-            attention: the kind of all rows, or the layouts of those of either kind.
+            segments_BS: (B, S), 0 is padding; or their layout, made beforehand, which avoids waiting for a GPU. If
+                it has targets, they must be those at `positions_N`.
+            attention: the kind of all rows, or the layouts of the rows of each kind.
             positions_N: (N,) int64, flat positions in the micro-batch (row * S + column). N = 0 is legal: the loss
                 is 0 and every gradient is zero.
-            labels_N: (N,) int64, what is expected there; a negative one weighs nothing.
+            labels_N: (N,) int64, the target ids; negative ones are ignored.
             scale: a number, or a 0-dim tensor.
             weights_N: (N,) fp32, the factor of each cross-entropy in the sum; None: 1.
         """
@@ -96,7 +95,7 @@ class Encoder(nn.Module):
         return loss * scale
 
     def set_rope(self, settings: ModelSettings) -> None:
-        """Rotate as these settings say from here on; the rest of them is that of the encoder."""
+        """Use the rotary settings of `settings` from now on; its other fields must equal the encoder's."""
         self.settings = self.model.settings = settings
 
     def logits(
@@ -118,7 +117,7 @@ class Body(nn.Module):
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         super().__init__()
         self.settings = settings
-        # No padding index: the pad is often also the end of text, whose row must be trained.
+        # No padding index: the padding token is often also the end-of-text token, whose row must be trained.
         self.embed_tokens = Embedding(vocab_size, settings.hidden_size)
         self.embed_norm = norm_of(settings) if family_of(settings).has_embedding_norm else nn.Identity()
         last = settings.num_hidden_layers - 1
@@ -144,7 +143,7 @@ class Body(nn.Module):
 
 @dataclass(eq=False)
 class ForwardContext:
-    """Inputs of the blocks of one forward pass, those of one type, besides hidden states."""
+    """Inputs besides hidden states, in one forward pass, of the blocks of one layer type."""
 
     rope: RopeCosSin
     attention: SegmentAttention | MixedAttention
@@ -159,7 +158,7 @@ class ForwardContext:
         attention: AttentionKind | MixedRows,
         positions_N: Tensor | None,
     ) -> "dict[LayerType, ForwardContext]":
-        """The contexts of a micro-batch: they depend on segments, kind and targets alone."""
+        """The contexts of a micro-batch, by layer type: they depend only on segments, kind and targets."""
         return {
             each: cls(
                 rope_cos_sin(
@@ -176,7 +175,7 @@ class ForwardContext:
 
 
 class Block(nn.Module):
-    """A layer: attention, then feed-forward, each on a normed copy and added to the stream."""
+    """A layer: attention, then feed-forward, each on a normed copy and added to the residual stream."""
 
     def __init__(self, settings: ModelSettings, number: int) -> None:
         super().__init__()
@@ -189,7 +188,7 @@ class Block(nn.Module):
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (T, D)."""
         if isinstance(context.attention, MixedAttention):
-            # It breaks up compiled code further down. Looked at in each forward itself: what the two shared, such as a
+            # It breaks the graph further down anyway. Checked in each `forward` itself: code that both share, such as a
             # method with this line, would serve rows of one kind too.
             torch._dynamo.graph_break()
         mixed_TD = self.self_attn(self.input_layernorm(hidden_TD), context, None)
@@ -202,7 +201,7 @@ class Block(nn.Module):
 
 
 class LastBlock(Block):
-    """A block that goes on with `context.positions_N` alone after its attention: exact, and cheaper."""
+    """A block that continues with only `context.positions_N` after its attention: exact, and cheaper."""
 
     def forward(self, hidden_TD: Tensor, context: ForwardContext) -> Tensor:
         """(T, D) -> (N, D)."""
@@ -232,7 +231,7 @@ class SelfAttention(nn.Module):
         self.k_norm = RMSNorm(settings.head_size, settings.rms_norm_eps) if settings.qk_norm else nn.Identity()
 
     def forward(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor | None) -> Tensor:
-        """(T, D) -> (T, D); or (N, D) where only `positions_N` of the result are wanted."""
+        """(T, D) -> (T, D); or -> (N, D), only the result at `positions_N`."""
         if positions_N is not None and context.attention.takes_targets(self.kernel):
             return self._at_targets(normed_TD, context, positions_N)
         parts = self.products(normed_TD, (self.q_proj, self.k_proj, self.v_proj))
@@ -244,7 +243,7 @@ class SelfAttention(nn.Module):
         return projected
 
     def _at_targets(self, normed_TD: Tensor, context: ForwardContext, positions_N: Tensor) -> Tensor:
-        """The same (N, D), with no queries elsewhere."""
+        """The same (N, D), with queries only at `positions_N`."""
         query_NHE = self._heads(self.q_proj(normed_TD[positions_N]))
         key_TKE, value_TKE = (self._heads(part) for part in self.products(normed_TD, (self.k_proj, self.v_proj)))
         cos, sin = context.rope

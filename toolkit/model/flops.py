@@ -10,7 +10,7 @@ from toolkit.model.config import ModelSettings
 from toolkit.model.parameters import parameter_counts
 
 _FLOPS_PER_WEIGHT = 6
-# Scores and mixed values: two products of H x E numbers for each pair.
+# Scores and weighted values: two products of H x E numbers per pair.
 _FLOPS_PER_PAIR_AND_NUMBER = 12
 
 
@@ -19,18 +19,18 @@ def training_flops(settings: ModelSettings, *, tokens: float, targets: float, at
 
         6 x (parameters of the body) x tokens  +  6 x (those of the head) x targets  +  12 x H x E x attended pairs
 
-    What the objective asks for counts: no padding, the head at the targets only, attention inside segments only and,
-    where it is causal, only backwards. A multiplication and an addition are two operations, and the backward pass costs
-    twice the forward pass, so each use of a weight in a step counts 6. What an implementation spends on top (a wasted
-    half of a causal product, activations computed twice) does not count, and what it saves (the last block at the
-    targets only) still does: the number belongs to the model and the data, so rates of two implementations compare.
+    Only what the objective requires counts: no padding, the head at the targets only, attention inside segments only
+    and, if causal, only backwards. A multiplication and an addition are two operations, and the backward pass costs
+    twice the forward pass, so each use of a weight in a step counts 6. An implementation's extra work (the wasted half
+    of a causal product, recomputed activations) does not count, and work that it saves (the last block at the targets
+    only) still does: the number depends only on model and data, so rates of two implementations are comparable.
 
     Args:
         settings: the shape, with its vocabulary size.
         tokens: positions that are not padding.
         targets: positions at which the head is needed.
         attended_pairs: (query, key) pairs that see each other, over all layers (`attended_pairs`). With
-            tokens = 1 this is layers x attended length: positions that a position sees in the mean.
+            tokens = 1 this is layers x attended length: the positions that a position sees on average.
     """
     counts = parameter_counts(settings)
     attention_width = settings.num_attention_heads * settings.head_size
@@ -45,7 +45,7 @@ def attended_pairs(settings: ModelSettings, kind: AttentionKind, lengths: Iterab
     pairs = 0
     for layer_type, layers in Counter(settings.layer_types).items():
         window = settings.window(layer_type, kind)
-        # Each position sees so many to either side, but for those that lie beyond the segment's ends.
+        # Each position sees this many on either side, minus those beyond the segment's ends.
         reach_M = lengths_M - 1 if window is None else np.minimum(lengths_M - 1, window)
         outside_M = reach_M * (reach_M + 1)
         if kind is AttentionKind.BIDIRECTIONAL:

@@ -1,7 +1,7 @@
-"""Weights of a larger model, tiled from a smaller one, as those of ModernBERT-large (arXiv 2412.13663, 2.2).
+"""Weights of a larger model, tiled from a smaller one, as for ModernBERT-large (arXiv 2412.13663, 2.2).
 
-Along each dimension that grows, the smaller matrix lies in the middle and repeats to both sides; heads are tiled whole,
-groups of heads with the key and value head that they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
+Along each dimension that grows, the smaller matrix is centered and repeated to both sides; heads are tiled whole,
+groups of query heads with the key-value head they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ GROWING = (
 
 
 class Growth:
-    """Rule by which the parameters of a larger model are made from a smaller one's."""
+    """Rule that makes the parameters of a larger model from those of a smaller one."""
 
     def __init__(self, small: ModelSettings, large: ModelSettings) -> None:
         self.small, self.large = small, large
@@ -31,9 +31,9 @@ class Growth:
 
     @property
     def layers(self) -> list[int]:
-        """The layer of the small model that each layer of the large one begins as."""
+        """For each layer of the large model, the layer of the small model that it starts from."""
         last, ratio = self.small.num_hidden_layers - 1, self.small.num_hidden_layers / self.large.num_hidden_layers
-        # A first block without a norm before its attention lacks what any other block begins with.
+        # With an embedding norm, the first block has no norm before its attention: other blocks cannot start from it.
         first = min(last, 1) if family_of(self.small).has_embedding_norm else 0
         return [
             min(last, max(round(number * ratio), first if number else 0))
@@ -41,7 +41,7 @@ class Growth:
         ]
 
     def problem(self) -> str | None:
-        """Why the large shape cannot be tiled from the small one; None where it can."""
+        """Why the large shape cannot be tiled from the small one; None if it can."""
         small, large = self.small, self.large
         if large.family != small.family:
             return f"the model is of the family {small.family} there, and of {large.family} here"
@@ -58,25 +58,25 @@ class Growth:
         return None
 
     def describe(self) -> str:
-        """The growth in one clause."""
+        """One-clause description of the growth."""
         return f"tiled from {shape_in_words(self.small)} to {shape_in_words(self.large)}, layers {self.layers}"
 
     def source(self, name: str) -> str:
-        """The small model's parameter that a parameter of the large one is made from; both by Hugging Face name."""
+        """Name of the small model's parameter from which the large model's is made; both are Hugging Face names."""
         if not name.startswith(f"{BLOCKS}."):
             return name
         number, _, rest = name.removeprefix(f"{BLOCKS}.").partition(".")
         return f"{BLOCKS}.{self.layers[int(number)]}.{rest}"
 
     def tile(self, name: str, weight: "Tensor") -> "Tensor":
-        """A parameter of the large model from that of `source`."""
+        """Make the large model's parameter `name` from the small model's, that of `source`."""
         for dimension, index in enumerate(self._indices(name)):
             if index is not None:
                 weight = weight.index_select(dimension, index)
         return weight
 
     def _indices(self, name: str) -> list["Tensor | None"]:
-        """Along each dimension, where each place of the large parameter comes from; None where nothing grows."""
+        """Per dimension, the source of each index of the large parameter; None for dimensions that never grow."""
         small, large = self.small, self.large
         sources: dict[Axis, Callable[[], Tensor | None]] = {
             "V": lambda: None,
@@ -90,7 +90,7 @@ class Growth:
         return [sources[axis]() for axis in self._axes[name]]
 
     def _heads(self, small_group: int, large_group: int) -> "Tensor":
-        """Sources of the rows of K x group heads, E rows each."""
+        """Source of each row of K x group heads, E rows per head."""
         import torch
 
         shared = _middle(self.small.key_value_heads, self.large.key_value_heads)
@@ -100,7 +100,7 @@ class Growth:
 
 
 def shape_in_words(settings: ModelSettings) -> str:
-    """The sizes that can grow."""
+    """Description of the sizes that can grow."""
     layers = counted(settings.num_hidden_layers, "layer")
     has_width = any("P" in axes for axes in after_blocks(settings).values())
     head = f", a head of width {settings.prediction_head_size}" if has_width else ""
@@ -111,7 +111,7 @@ def shape_in_words(settings: ModelSettings) -> str:
 
 
 def _sizes(settings: ModelSettings) -> dict[str, int]:
-    """Sizes by the keys that may grow, with the default filled in."""
+    """Sizes by the keys of `GROWING`, with the default filled in."""
     return {key: getattr(settings, key) for key in GROWING} | {"num_key_value_heads": settings.key_value_heads}
 
 
@@ -120,7 +120,7 @@ def _group(settings: ModelSettings) -> int:
 
 
 def _middle(small: int, large: int) -> "Tensor":
-    """Sources of `large` places where `small` lie in the middle and repeat to both sides."""
+    """Source of each of `large` indices, if `small` ones are centered and repeated to both sides."""
     import torch
 
     return (torch.arange(large) - (large - small) // 2) % small

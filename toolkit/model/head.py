@@ -14,7 +14,7 @@ from toolkit.model.layers import Linear, linear, norm_of
 
 
 def transform_of(settings: ModelSettings) -> nn.Module:
-    """What hidden states pass before the head's matrix in models of a family."""
+    """The family's transform between the last hidden states and the vocabulary projection."""
     kinds: dict[str | None, Callable[[ModelSettings], nn.Module]] = {
         None: nn.Identity,
         "dense": Dense,
@@ -24,7 +24,7 @@ def transform_of(settings: ModelSettings) -> nn.Module:
 
 
 class Dense(nn.Module):
-    """A product, GELU and a norm, as since BERT."""
+    """Linear, GELU and a norm, as in BERT."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Dense(nn.Module):
 
 
 class TwoProducts(nn.Module):
-    """Two products through P numbers, with GELU's approximation by tanh after each, as in UltraBERT."""
+    """Two linear layers of inner width P, each followed by GELU (tanh approximation), as in UltraBERT."""
 
     def __init__(self, settings: ModelSettings) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class TwoProducts(nn.Module):
 
 
 class Head(nn.Module):
-    """The vocabulary projection and the loss in one, so that the weights are used in one place."""
+    """Vocabulary projection and loss in one module, so that the weights are used in one place."""
 
     def __init__(self, settings: ModelSettings, vocab_size: int) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ class Head(nn.Module):
         self.columns = VocabularyColumns()
         self.form: CrossEntropyForm = EAGER
         self.z_loss = 0.0
-        """Coefficient of the z-loss, which is in the gradient alone."""
+        """Coefficient of the z-loss, which affects only the gradient."""
         self.losses: list[Tensor] | None = None
-        """Takes the cross-entropies of targets, (N,), of forward passes with weights; None: they are not kept."""
+        """Collects the targets' cross-entropies, (N,), of forward passes with weights; None: they are not kept."""
 
     def forward(self, hidden_ND: Tensor, labels_N: Tensor, weights_N: Tensor | None = None) -> Tensor:
-        """Sum of the cross-entropies, 0-dim fp32; times `weights_N` where there are some."""
+        """Sum of the cross-entropies, weighted by `weights_N` if given, 0-dim fp32."""
         loss, losses_N = cross_entropy_sum(
             hidden_ND,
             self.weight,

@@ -1,4 +1,4 @@
-"""Initial weights: functions of the seed of the run and a parameter's name, so that any share can be made anywhere."""
+"""Initial weights: a function of the run's seed and the parameter's name, so that any rank can make any share."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from toolkit.model.families import family_of
 def initial_weight(name: str, shape: tuple[int, ...], *, settings: ModelSettings, seed: int) -> Tensor:
     """The initial value of one parameter, fp32 on the CPU: ones for a norm, zeros for a bias, else N(0, sd^2).
 
-    `shape` is that of the whole parameter: one who holds a slice slices the result.
+    `shape` is that of the whole parameter; for a share, slice the result.
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape)
@@ -27,7 +27,7 @@ def initial_weight(name: str, shape: tuple[int, ...], *, settings: ModelSettings
 
 @torch.no_grad()
 def initialize_(encoder: Encoder, seed: int) -> None:
-    """Give every parameter its initial value, in place. A tied head has the embedding's."""
+    """Set every parameter to its initial value, in place. A tied head gets the embedding's."""
     for name, parameter in encoder.named_parameters():
         value = initial_weight(name, tuple(parameter.shape), settings=encoder.settings, seed=seed)
         parameter.copy_(value)

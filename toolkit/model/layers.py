@@ -1,13 +1,13 @@
-"""Layers of the encoder: linear, embedding, norms and rotary positions, each exact and fast on a CPU too.
+"""Layers of the encoder: linear, embedding, norms and rotary positions, each exact and fast on CPUs too.
 
-- Linear: in fp32, torch multiplies through MKL, which on AMD's processors reaches half the speed of oneDNN; torch takes
-  oneDNN for tensors in its layout (`Tensor.to_mkldnn`). Both accumulate in fp32 and differ by rounding.
-- Embedding: torch's backward on a CPU adds the gradients of a token's positions one after another in the dtype of the
-  weights. In bf16, with eight bits, such a sum stops growing after some hundred terms, and the mask token alone fills
-  40 % of a micro-batch. On CUDA, torch sorts the positions and sums in fp32.
-- LayerNorm: torch's backward on a CPU does the same to its weight's gradient, so that bf16 is computed in fp32 there.
-- RMSNorm and rotary positions have backward passes of their own: autograd would walk over every fp32 intermediate once
-  more. Both compute in fp32 whatever the dtype of the model (in fp64 where that is its dtype) and cast back.
+- Linear: in fp32, torch multiplies with MKL, which on AMD CPUs reaches half the speed of oneDNN; torch uses oneDNN for
+  tensors in its layout (`Tensor.to_mkldnn`). Both accumulate in fp32 and differ by rounding.
+- Embedding: torch's CPU backward adds the gradients of a token's positions one after another in the weights' dtype. In
+  bf16, with eight bits, such a sum stops growing after a few hundred terms, and the mask token alone makes up 40 % of a
+  micro-batch. On CUDA, torch sorts the positions and sums in fp32.
+- LayerNorm: torch's CPU backward sums its weight's gradient the same way, so bf16 is computed in fp32 there.
+- RMSNorm and rotary positions have their own backward passes: autograd would make another pass over every fp32
+  intermediate. Both compute in fp32 whatever the model's dtype (in fp64 if that is its dtype) and cast back.
 """
 
 import math
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from toolkit.model.config import ModelSettings, RopeScaling
 from toolkit.model.families import family_of
 
-# Looked up here, once: ZeRO-3 puts a function in its place that knows no oneDNN layout.
+# Bound at import: ZeRO-3 replaces it with a function that does not support the oneDNN layout.
 _torch_linear = torch.nn.functional.linear
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -34,7 +34,7 @@ RopeCosSin = tuple[Tensor, Tensor]
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` by `linear`."""
+    """`nn.Linear` that multiplies with `linear`."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__(in_features, out_features, bias=bias)
@@ -45,7 +45,7 @@ class Linear(nn.Linear):
 
 
 class Embedding(nn.Embedding):
-    """`nn.Embedding` by `embed`."""
+    """`nn.Embedding` that looks up rows with `embed`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(T,) int64 -> (T, D)."""
@@ -85,14 +85,14 @@ class RMSNorm(nn.Module):
 
 
 def norm_of(settings: ModelSettings) -> RMSNorm | LayerNorm:
-    """A norm as the model's family has them, D wide."""
+    """The norm of the model's family, of width D."""
     kinds: dict[str, type[RMSNorm] | type[LayerNorm]] = {"rms": RMSNorm, "layer": LayerNorm}
     return kinds[family_of(settings).norm](settings.hidden_size, settings.rms_norm_eps)
 
 
 def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`left @ right.T` of two matrices, plus a bias for each row of `right`, by the faster library; differentiable."""
-    # Compiled code knows no oneDNN layout.
+    """`left @ right.T` of two matrices, plus a bias per row of `right`, in the faster library; differentiable."""
+    # Compiled code does not support the oneDNN layout.
     is_eager_fp32 = left.dtype == torch.float32 and left.device.type == "cpu" and not torch.compiler.is_compiling()
     if is_eager_fp32 and _has_slow_mkl():
         product: Tensor = _torch_linear(left.to_mkldnn(), right, bias).to_dense()
@@ -101,14 +101,14 @@ def linear(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def separate_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
-    """Outputs of each layer for one input: (T, in_features) -> (T, out_features) per layer."""
+    """Output of each layer for the same input: (T, in_features) -> (T, out_features) per layer."""
     return tuple(layer(input) for layer in layers)
 
 
 def joined_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
-    """`separate_products` by one product, of which the results are views.
+    """`separate_products` as one matmul; the results are views of its output.
 
-    The weights are put together for the call: next to the product, that is nothing on a GPU.
+    The weights are concatenated in each call: on a GPU, the cost is negligible next to the matmul.
     """
     weights: list[Tensor] = [layer.weight for layer in layers]
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
@@ -117,7 +117,7 @@ def joined_products(input: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ..
 
 
 def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
-    """Rows of a table, (T,) int64 and (V, D) -> (T, D); its gradient is summed in fp32 for bf16 weights on a CPU."""
+    """Rows of a table, (T,) int64 and (V, D) -> (T, D); for bf16 weights on a CPU, the gradient is summed in fp32."""
     if weight_VD.device.type != "cpu" or weight_VD.dtype.itemsize > 2:
         return torch.nn.functional.embedding(ids_T, weight_VD)
     hidden_TD: Tensor = _Lookup.apply(ids_T, weight_VD)  # type: ignore[no-untyped-call]
@@ -126,14 +126,14 @@ def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
 
 @cache
 def _has_slow_mkl() -> bool:
-    """An AMD processor, and a torch with both libraries. A fact, not a timing: equal runs stay equal."""
+    """Whether the CPU is AMD's and torch has both libraries. A fact, not a timing, so that equal runs stay equal."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     return _CPU_INFO.is_file() and "AuthenticAMD" in _CPU_INFO.read_text(encoding="utf-8")
 
 
 def rms_norm(hidden_TD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
-    """Hidden states over their root mean square, cast back, times a weight: (T, D) -> (T, D)."""
+    """Hidden states divided by their root mean square, cast back, times a weight: (T, D) -> (T, D)."""
     normed_TD: Tensor = _RMSNorm.apply(hidden_TD, weight_D, eps)  # type: ignore[no-untyped-call]
     return normed_TD
 
@@ -141,9 +141,9 @@ def rms_norm(hidden_TD: Tensor, weight_D: Tensor, *, eps: float) -> Tensor:
 def rope_cos_sin(
     rope_positions_T: Tensor, head_size: int, *, theta: float, scaling: RopeScaling | None = None
 ) -> RopeCosSin:
-    """The rotary angles of each position (Su et al. 2021, RoFormer, section 3.4), stretched where `scaling` says so.
+    """Rotary angles of each position (Su et al. 2021, RoFormer, section 3.4), stretched if `scaling` is given.
 
-    Made for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
+    Computed for each micro-batch rather than kept: a buffer would be cast to bf16 with the module.
     """
     steps = torch.arange(0, head_size, 2, dtype=torch.float32, device=rope_positions_T.device)
     inv_freq = 1.0 / theta ** (steps / head_size)
@@ -155,11 +155,11 @@ def rope_cos_sin(
 
 
 def _stretched(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
-    """Frequencies for longer segments: divided, all of them (Chen et al. 2023) or those of long waves (Llama 3.1)."""
+    """Divide frequencies for longer segments: all (Chen et al. 2023), or those of long wavelength (Llama 3.1)."""
     if scaling.rope_type == "linear":
         return inv_freq / scaling.factor
-    # 0 where a wave is as long as the low end of the band or longer, 1 at its high end and beyond. The order of the
-    # operations is that of transformers, so that the angles are equal to the last bit.
+    # 0 at and beyond the band's low-frequency end, 1 at and beyond its high-frequency end. Operations are in the order
+    # of transformers, so that angles are bitwise equal.
     turns = scaling.original_max_position_embeddings / (2 * math.pi / inv_freq)
     band = scaling.high_freq_factor - scaling.low_freq_factor
     share = ((turns - scaling.low_freq_factor) / band).clamp(0, 1)
@@ -167,13 +167,13 @@ def _stretched(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def apply_rope(tensor_THE: Tensor, rope: RopeCosSin) -> Tensor:
-    """Turn number i of a head with number i + E/2 ("half-split") by its angle: (T, H, E) -> (T, H, E)."""
+    """Rotate elements i and i + E/2 of each head ("half-split") by their angle: (T, H, E) -> (T, H, E)."""
     rotated_THE: Tensor = _Rope.apply(tensor_THE, *rope)  # type: ignore[no-untyped-call]
     return rotated_THE
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table, (T,) and (V, D) -> (T, D). Keeps no weights, which ZeRO-3 takes away after the forward pass."""
+    """Rows of a table, (T,) and (V, D) -> (T, D). Saves no weights, which ZeRO-3 releases after the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, ids_T: Tensor, weight_VD: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
         (ids_T,), (d_hidden_TD,) = ctx.saved_tensors, grad_outputs
-        # Only tokens that occur get a row in fp32: a whole table of them would cost more than the rest of this.
+        # Only tokens that occur get an fp32 row: a whole fp32 table would cost more than everything else here.
         distinct_ids, row_T = torch.unique(ids_T, return_inverse=True)
         sums = torch.zeros(len(distinct_ids), ctx.shape_VD[1]).index_add_(0, row_T, d_hidden_TD.float())
         d_weight_VD = d_hidden_TD.new_zeros(ctx.shape_VD)
@@ -195,7 +195,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_TD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         wide_TD = hidden_TD.to(torch.promote_types(hidden_TD.dtype, torch.float32))
-        # A norm is one pass; a mean of squares would write the squares down.
+        # A norm takes one pass; a mean of squares would materialize the squares.
         mean_square_T1 = torch.linalg.vector_norm(wide_TD, dim=-1, keepdim=True).square() / wide_TD.shape[-1]
         inverse_rms_T1 = torch.rsqrt(mean_square_T1 + eps)
         normed_TD = (wide_TD * inverse_rms_T1).to(hidden_TD.dtype)
@@ -223,15 +223,15 @@ class _Rope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
         cos_T1E, sin_T1E = ctx.saved_tensors
-        # The inverse of a rotation is the rotation back.
+        # The inverse of a rotation is the rotation by the negative angle.
         return _rotate(grad_outputs[0], cos_T1E, -sin_T1E), None, None
 
 
 def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     wide_THE = tensor_THE.to(torch.promote_types(tensor_THE.dtype, cos_T1E.dtype))
-    # A flip of the halves and not a `cat` of them, which the compiler reads behind masks, one load for each part.
+    # Flip the halves rather than `cat` them, which the compiler turns into masked loads, one per part.
     halves, cos, sin = (part.view(*part.shape[:-1], 2, part.shape[-1] // 2) for part in (wide_THE, cos_T1E, sin_T1E))
     turned = halves.flip(-2).mul_(sin).addcmul_(halves, cos)
-    # The view comes last: torch 2.11 compiles a Function without its gradient where what `forward` returns comes out of
-    # an operation in place, or out of a cast or copy that does nothing.
+    # The view comes last: torch 2.11 compiles a Function without its gradient if `forward` returns the result of an
+    # in-place operation, or of a cast or copy that does nothing.
     return turned.to(tensor_THE.dtype).flatten(-2)

@@ -1,6 +1,6 @@
-"""Parameters of a model by name, with their axes: what counting, tensor parallelism and growth are derived from.
+"""Parameters of a model by name, with their axes: the basis of counting, tensor parallelism and growth.
 
-Every family's parameters have the names that Hugging Face gives Llama's; a test holds them against the module.
+Every family's parameters are named as in Hugging Face's Llama; a test compares the names with the module's.
 """
 
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ Axis = Literal["V", "D", "F", "P", "HE", "KE", "E"]
 """Dimension of a parameter: vocabulary, widths of model, feed-forward and head, query and key-value heads, one head."""
 
 Axes = dict[str, tuple[Axis, ...]]
-"""Axes of parameters by name."""
+"""Axes of each parameter, by name."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-"""Names of the two matrices that are one where a model ties them."""
+"""Names of the two matrices that are one if a model ties them."""
 HEAD_BIAS = "lm_head.bias"
 BLOCKS = "model.layers"
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters of a model, by part."""
+    """Parameter counts of a model, by part."""
 
     embedding: int
-    """V x D; the head's matrix is as large."""
+    """V x D; the head's matrix has the same size."""
     layer: int
-    """One block, the last."""
+    """Parameters of the last block."""
     body: int
     """All blocks, the final norm, and the embedding's norm if there is one."""
     body_and_embedding: int
-    """Parameters that a model's nominal size counts."""
+    """Parameters counted in a model's nominal size."""
     transform: int
     """Parameters between the body and the head's matrix."""
     total: int
@@ -51,7 +51,7 @@ def before_blocks(settings: ModelSettings) -> Axes:
 
 
 def of_block(settings: ModelSettings, number: int) -> Axes:
-    """Parameters of a block, by number."""
+    """Parameters of block `number`."""
     axes: Axes = {
         "input_layernorm.weight": ("D",),
         "self_attn.q_proj.weight": ("HE", "D"),
@@ -73,7 +73,7 @@ def of_block(settings: ModelSettings, number: int) -> Axes:
 
 
 def after_blocks(settings: ModelSettings) -> Axes:
-    """Parameters of the final norm and the head, whose matrix may be the embedding's."""
+    """Parameters of the final norm and the head; a tied matrix is left to the embedding."""
     axes: Axes = {"model.norm.weight": ("D",)}
     family = family_of(settings)
     if family.transform == "dense":
@@ -88,13 +88,13 @@ def after_blocks(settings: ModelSettings) -> Axes:
 
 
 def parameter_axes(settings: ModelSettings) -> Axes:
-    """Axes of every parameter, by name; a tied head is the embedding."""
+    """Axes of every parameter, by name; a tied head is listed as the embedding."""
     blocks = (of_block(settings, number).items() for number in range(settings.num_hidden_layers))
     return dict(chain(before_blocks(settings).items(), *blocks, after_blocks(settings).items()))
 
 
 def shape_of(axes: tuple[Axis, ...], settings: ModelSettings) -> tuple[int, ...]:
-    """Shape of a parameter in a model with its vocabulary size."""
+    """Shape of a parameter; the settings must have their vocabulary size."""
     if settings.vocab_size is None:
         raise SettingsError("model.vocab_size is not known, so parameters cannot be counted. Give it a number.")
     sizes: dict[Axis, int] = {
@@ -110,7 +110,7 @@ def shape_of(axes: tuple[Axis, ...], settings: ModelSettings) -> tuple[int, ...]
 
 
 def parameter_counts(settings: ModelSettings) -> ParameterCounts:
-    """Count the parameters of a model, with its vocabulary size, without building it."""
+    """Count the parameters of a model without building it; the settings must have their vocabulary size."""
 
     def count(axes: Axes) -> int:
         return sum(prod(shape_of(of, settings)) for of in axes.values())

@@ -1,4 +1,4 @@
-"""Shapes with a name.
+"""Named model shapes.
 
 `210m`, `610m` and `1b` are the sizes of arXiv 2507.00994, `17m` to `150m` those of Ettin (arXiv 2507.11412), `3b` is
 that of Llama 3.2 3B; `nano` learns something on a laptop within minutes; `test` is for tests.
@@ -12,7 +12,7 @@ from toolkit.model.config import ModelSettings, RopeScaling
 
 
 def _ettin(width: int, num_layers: int) -> ModelSettings:
-    """Depth, width, vocabulary and tied head of an Ettin model, in blocks of this project: heads of 64, F = 1.5 D."""
+    """Depth, width, vocabulary and tied head of an Ettin model, with this project's blocks: heads of 64, F = 1.5 D."""
     return ModelSettings(
         vocab_size=50_368,
         hidden_size=width,
@@ -24,7 +24,7 @@ def _ettin(width: int, num_layers: int) -> ModelSettings:
 
 
 def _modernbert(**shape: Any) -> ModelSettings:
-    """ModernBERT as its first phase trains it, at 1,024 positions (arXiv 2412.13663, table 4 and appendix A)."""
+    """ModernBERT as in its first training phase, with 1,024 positions (arXiv 2412.13663, table 4 and appendix A)."""
     return ModelSettings(
         family="modernbert",
         vocab_size=50_368,
@@ -90,11 +90,11 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
         max_position_embeddings=131_072,
     ),
 }
-"""Presets by name. Where `vocab_size` is None the tokenizer decides."""
+"""Presets by name. If `vocab_size` is None, the tokenizer determines it."""
 
 
 def model_settings(preset: str, **changes: Any) -> ModelSettings:
-    """A preset with some fields changed; a SettingsError where there is none, pydantic's where they make no model."""
+    """A preset with some fields changed. Raise `SettingsError` if unknown, pydantic's if the fields are invalid."""
     if preset not in MODEL_PRESETS:
         raise SettingsError(
             f"model.preset={preset!r} is not a preset. Choose one of {', '.join(MODEL_PRESETS)}, "

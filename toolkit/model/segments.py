@@ -1,4 +1,4 @@
-"""Places of the segments of a micro-batch: made on the CPU, so that no kernel asks the device for a length later."""
+"""Layout of the segments of a micro-batch: made on the CPU, so that no kernel asks the device for a length later."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _BOUNDS_MULTIPLE = 64
 
 @dataclass(frozen=True)
 class Span:
-    """`count` neighbouring stretches of `length` positions each, from flat position `start` on."""
+    """`count` neighbouring stretches of `length` positions each, starting at flat position `start`."""
 
     start: int
     length: int
@@ -34,28 +34,28 @@ class TargetBounds:
     bounds_M: Tensor
     """int32: the targets of stretch i are bounds_M[i] to bounds_M[i + 1] - 1 of the list of targets, possibly none."""
     longest: int
-    """An upper bound of the targets of a stretch, the same for all micro-batches of a shape."""
+    """An upper bound on the targets of a stretch, the same for all micro-batches of a shape."""
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentLayout:
-    """Places of the segments of a micro-batch; tensors are on the device of the model."""
+    """Layout of the segments of a micro-batch; tensors are on the model's device."""
 
     spans: tuple[Span, ...]
-    """Cover positions 0..T-1 in order; neighbouring segments of equal length are one span."""
+    """Spans of positions 0..T-1, in order; neighbouring segments of equal length are one span."""
     rope_positions_T: Tensor
-    """Count from 0 in each segment."""
+    """Positions inside of each segment, from 0."""
     longest: int
     """Length of the longest segment; 0 if there is none."""
     bounds_M: Tensor
-    """int32, for kernels: stretch i, a segment or padding, is bounds_M[i] to bounds_M[i + 1] - 1. Filled up with T,
-    which makes empty stretches, to few different lengths."""
+    """int32, for kernels: stretch i, a segment or padding, is bounds_M[i] to bounds_M[i + 1] - 1. Padded with T,
+    which makes empty stretches, to one of few lengths."""
     is_real_T: Tensor
-    """A position that is no padding."""
+    """Whether a position is not padding."""
     row_length: int
     """S, which no segment exceeds."""
     targets: TargetBounds | None = None
-    """None where it was not said which positions are targets."""
+    """None if the targets were not given."""
 
     @classmethod
     def from_segments(
@@ -66,14 +66,14 @@ class SegmentLayout:
         positions_N: IntArray | None = None,
         most_repeats: int = 0,
     ) -> "SegmentLayout":
-        """Read the layout off segment ids, (B, S): a segment is a stretch of one id in one row, 0 is padding.
+        """Make the layout from segment ids, (B, S): a segment is a stretch of one id in one row, 0 is padding.
 
         Args:
-            segments_BS: on the CPU; a tensor on another device is copied, and waited for.
+            segments_BS: on the CPU; a tensor on another device is copied, which waits for the device.
             device: where the model is; by default where `segments_BS` is.
-            positions_N: flat positions of the targets, ascending. If given, the model computes with this
-                layout for these targets alone.
-            most_repeats: how often the last position may stand in `positions_N` beyond once; a bound for all layouts.
+            positions_N: flat positions of the targets, ascending. If given, the layout is only for these
+                targets.
+            most_repeats: how often `positions_N` may repeat the last position; a bound for all layouts.
         """
         if isinstance(segments_BS, Tensor):
             device = segments_BS.device if device is None else device
@@ -117,7 +117,7 @@ class SegmentLayout:
 
 @dataclass(frozen=True, eq=False)
 class MixedRows:
-    """Layouts of a micro-batch of both attention kinds: of its first rows, which are causal, and of the others."""
+    """Layouts of a micro-batch of both attention kinds: its first rows are causal, the others bidirectional."""
 
     causal: SegmentLayout
     bidirectional: SegmentLayout
@@ -127,6 +127,6 @@ def to_device(array: npt.NDArray[np.generic], device: torch.device | str) -> Ten
     """The array as a tensor on the device; on a CPU it shares the array's memory."""
     tensor = torch.from_numpy(array)
     if torch.device(device).type == "cuda":
-        # A copy from ordinary memory would first wait for the device's queue.
+        # A copy from pageable memory would first wait for the device's queue.
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

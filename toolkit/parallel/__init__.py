@@ -1,4 +1,4 @@
-"""Division of work over ranks. Knows the model and process groups; not deepspeed.
+"""Division of work over ranks. Depends on the model and process groups, not on deepspeed.
 
 Letters at the end of array names are those of `toolkit.model`; a share keeps the letters of the whole.
 """

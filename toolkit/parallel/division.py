@@ -1,8 +1,8 @@
 """Division of a model's shape among tensor-parallel ranks and pipeline stages: arithmetic and checks, without torch.
 
 The last stage costs more than its blocks. By model FLOPs the head is worth V x D x (targets per position) / (parameters
-of a block) blocks: with 128,256 tokens, 2.6 in the preset `1b` where 40 % of the positions are targets, and 10.4 in
-`210m` where all are. So stages differ in their number of blocks.
+of a block) blocks: with 128,256 tokens, 2.6 in the preset `1b` if 40 % of the positions are targets, and 10.4 in
+`210m` if all are. So stages differ in their number of blocks.
 """
 
 import math
@@ -26,7 +26,7 @@ class Sharing(Enum):
     VOCABULARY = "vocabulary"
     """Rows of the matrix and entries of a bias, one for each token."""
     INSIDE = "inside"
-    """Every rank has the whole, and uses it inside a region."""
+    """Every rank has the whole weight, and uses it inside a region."""
 
 
 TENSOR_PARALLEL_TABLE: dict[tuple[Axis, ...], Sharing] = {
@@ -41,7 +41,7 @@ TENSOR_PARALLEL_TABLE: dict[tuple[Axis, ...], Sharing] = {
     ("V", "D"): Sharing.VOCABULARY,
     ("V",): Sharing.VOCABULARY,
 }
-"""Sharing by the axes of a parameter; parameters with other axes are replicated, outside of regions."""
+"""Sharing by parameter axes; parameters with other axes are replicated, and used outside of regions."""
 
 
 def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
@@ -61,7 +61,7 @@ def check_tensor_parallel(settings: ModelSettings, tp: int) -> None:
 
 
 def check_pipeline_parallel(settings: ModelSettings, parallel: ParallelSettings) -> None:
-    """Check that the blocks of a model of this shape can be divided into the stages that are asked for."""
+    """Check that the blocks of a model of this shape can be divided into the requested stages."""
     layers, pp, stages = settings.num_hidden_layers, parallel.pp, parallel.stages
     if pp > layers:
         raise SettingsError(
@@ -85,19 +85,19 @@ def check_pipeline_parallel(settings: ModelSettings, parallel: ParallelSettings)
 
 
 def head_in_blocks(settings: ModelSettings, *, targets_per_position: float) -> float:
-    """Cost of the head and the loss in blocks, by model FLOPs without those of attention.
+    """Cost of the head and the loss in units of blocks, by model FLOPs without those of attention.
 
-    `targets_per_position` is 1 where every position is a target.
+    `targets_per_position` is 1 if every position is a target.
     """
     counts = parameter_counts(settings)
     return (counts.transform + counts.embedding) * targets_per_position / counts.layer
 
 
 def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tuple[int, ...]:
-    """Blocks of each of `pp` stages so that the slowest takes least; each has at least one.
+    """Numbers of blocks of `pp` stages, at least one each, that minimize the time of the slowest stage.
 
-    Of stages that differ by one block, the later have more: a stage keeps activations of one micro-batch more than the
-    next one. What the last stage does besides its blocks is counted in blocks.
+    Of stages that differ by one block, the later ones have more: a stage keeps activations of one more micro-batch than
+    the next. `last_stage_extra` is the last stage's work besides its blocks, in blocks.
     """
     if pp == 1:
         return (num_blocks,)
@@ -111,7 +111,7 @@ def balanced_stages(num_blocks: int, pp: int, *, last_stage_extra: float) -> tup
 
 
 def stage_blocks(settings: ModelSettings, parallel: ParallelSettings, *, targets_per_position: float) -> list[range]:
-    """The numbers of the blocks of each stage: as `parallel.stages`, checked before, says, else balanced."""
+    """Block numbers of each stage: from `parallel.stages`, already checked, if given, else balanced."""
     sizes = parallel.stages or balanced_stages(
         settings.num_hidden_layers,
         parallel.pp,

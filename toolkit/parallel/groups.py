@@ -9,10 +9,10 @@ from toolkit.parallel.topology import Topology
 
 
 class ProcessGroups:
-    """The groups that this rank is in, with the names by which DeepSpeed asks for them (Megatron's `mpu`).
+    """Process groups of this rank, with the method names that DeepSpeed expects (Megatron's `mpu`).
 
-    `data` are ranks with the same part of each copy of the model, `tensor` those with the shares of a layer of one
-    copy. Made by all ranks at once. A process group lives as long as the process: use `process_groups`, which keeps
+    `data` are the ranks with the same part of each copy of the model, `tensor` those with the shares of a layer of one
+    copy. Construction is collective. A process group lives as long as the process: use `process_groups`, which caches
     them.
     """
 
@@ -26,9 +26,9 @@ class ProcessGroups:
 
     @cached_property
     def vocabulary(self) -> dist.ProcessGroup | None:
-        """First and last stage's ranks with one share of the vocabulary: those that sum the gradient of tied weights.
+        """First and last stage's ranks with the same share of the vocabulary, which sum the gradient of tied weights.
 
-        None on ranks of other stages. Made by all ranks at once, when first asked for.
+        None on ranks of other stages. Collective on first access.
         """
         return _own_group(self.topology, lambda place: place.vocabulary_ranks)
 
@@ -41,21 +41,21 @@ class ProcessGroups:
         return list(self.topology.data_parallel_ranks)
 
     def get_data_parallel_rank(self) -> int:
-        """Number of the copy of the model of which this rank holds a part."""
+        """Index of the copy of the model of which this rank has a part."""
         return self.topology.data_rank
 
     def get_data_parallel_world_size(self) -> int:
-        """Copies of the model."""
+        """Number of copies of the model."""
         return self.topology.dp
 
     def get_model_parallel_group(self) -> dist.ProcessGroup:
-        """Group of the ranks over which DeepSpeed sums a norm: without pipeline stages, those of `tensor`."""
+        """Group over which DeepSpeed sums a norm: without pipeline stages, `tensor`."""
         return self.tensor
 
     get_tensor_model_parallel_group = get_model_parallel_group
 
     def get_model_parallel_rank(self) -> int:
-        """Number of the share that this rank holds."""
+        """Index of this rank's share."""
         return self.topology.tp_rank
 
     get_tensor_model_parallel_rank = get_model_parallel_rank
@@ -69,20 +69,20 @@ class ProcessGroups:
 
 @cache
 def process_groups(topology: Topology) -> ProcessGroups:
-    """The groups of a topology, made once in a process; collective the first time."""
+    """The groups of a topology, made once per process; collective in the first call."""
     return ProcessGroups(topology)
 
 
 def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...]]) -> dist.ProcessGroup | None:
-    """The group that this rank is in, if any, of those that `ranks_of` gives for all ranks."""
+    """This rank's group among those that `ranks_of` gives for all ranks; None if it is in none."""
     group: dist.ProcessGroup | None
     if len(own := ranks_of(topology)) == 1:
-        # Its own affair: else each of ten thousand ranks would make ten thousand groups.
+        # Made locally: else each of ten thousand ranks would make ten thousand groups.
         group = dist.new_group(list(own), use_local_synchronization=True)
         return group
     groups, placed = list[list[int]](), set[int]()
     for rank in range(topology.world_size):
-        # Ranks of the stages between are in none of the groups of `vocabulary`, of which they name one again.
+        # Ranks of middle stages are in no group of `vocabulary`; `ranks_of` repeats one for them.
         if rank not in placed and (ranks := ranks_of(topology.at(rank)))[0] not in placed:
             groups.append(list(ranks))
             placed.update(ranks)

@@ -1,6 +1,6 @@
 """Place of this process in a launch, from the environment variables that launchers set.
 
-`toolkit train` tells its ranks two things more in the same way: who started them, and where a stop is asked for.
+`toolkit train` passes its ranks two more things the same way: who started them, and where a stop is requested.
 """
 
 import os
@@ -29,32 +29,32 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Launched:
-    """Place of a process among those of a launch, as `deepspeed` and `torchrun` number them."""
+    """Place of a process in a launch, numbered as by `deepspeed` and `torchrun`."""
 
     rank: int
-    """Among the processes of all machines."""
+    """Rank among the processes of all machines."""
     local_rank: int
-    """Among those of this machine: which GPU is ours."""
+    """Rank among the processes of this machine: selects the GPU."""
     world_size: int
-    """Processes on all machines."""
+    """Number of processes on all machines."""
     local_world_size: int
-    """Processes on this machine."""
+    """Number of processes on this machine."""
     is_launched: bool
-    """False in a process without a launcher: it is alone."""
+    """Whether there is a launcher; without one, this is the only process."""
     main_address: str = LOOPBACK
-    """Name or address of rank 0's machine; the loopback where there is no other machine."""
+    """Name or address of rank 0's machine; the loopback if there is no other machine."""
     is_one_machine: bool = True
-    """All processes are on this machine."""
+    """Whether all processes are on this machine."""
 
 
 def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
-    """Place of this process, unchecked; rank 0 of 1 where there is no launcher."""
+    """Place of this process, unchecked; rank 0 of 1 without a launcher."""
     world_size = _number(environment, "WORLD_SIZE") or 1
-    # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; where neither is set, all may be here.
+    # torchrun sets LOCAL_WORLD_SIZE, deepspeed LOCAL_SIZE; if neither is set, all processes may be here.
     local_world_size = _number(environment, "LOCAL_WORLD_SIZE") or _number(environment, "LOCAL_SIZE")
     address = environment.get("MASTER_ADDR") or LOOPBACK
     is_on_loopback = address.startswith("127.") or address in ("localhost", "::1")
-    # A script that numbers ranks itself may set neither, on several machines too: then the address tells.
+    # A script that numbers ranks itself may set neither, even on several machines: then the address decides.
     is_one_machine = world_size in (1, local_world_size) or (local_world_size is None and is_on_loopback)
     return Launched(
         rank=_number(environment, "RANK") or 0,
@@ -69,13 +69,13 @@ def read_launcher(environment: Mapping[str, str] = os.environ) -> Launched:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of this machine for rank 0, which listens at it only seconds later; two launches must not share one.
+    """Reserve a port of this machine for rank 0, which listens on it only seconds later; launches must not share one.
 
-    One that is merely free may be given to anybody meanwhile. Then rank 0 ends, and others wait for it for minutes.
+    A port that is merely free may be taken meanwhile. Then rank 0 exits, and the others wait for it for minutes.
     """
     with socket.socket() as holder:
         # Linux gives a bound port to no process that asks for any port; one that names it and sets this, as torch does,
-        # may listen.
+        # may listen on it.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         port: int = holder.getsockname()[1]
@@ -85,15 +85,15 @@ def reserved_port() -> Iterator[int]:
 
 
 def alone(port: int) -> dict[str, str]:
-    """The variables of a launch of one process."""
+    """Environment variables of a launch of one process."""
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     return {**place, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
 
 
 def check_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Check that a launcher's variables are there together and fit one another.
+    """Check that a launcher's variables are complete and consistent.
 
-    Without that, ranks would wait for others that never come, or several processes would each run alone.
+    Otherwise, ranks would wait for others that never come, or several processes would each run alone.
     """
     found = {name: environment[name] for name in _NUMBERS if environment.get(name)}
     shown = " ".join(f"{name}={value}" for name, value in found.items())
@@ -122,7 +122,7 @@ def check_launcher(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def unreachable(reason: str) -> SettingsError:
-    """The error of a rank that torch did not let meet the others, for a reason in torch's words."""
+    """Error of a rank that torch could not connect to the others; `reason` is torch's message."""
     place = f"{read_launcher().main_address}:{os.environ.get('MASTER_PORT')}"
     return SettingsError(
         f"{socket.gethostname()} does not meet rank 0 at {place} (MASTER_ADDR, MASTER_PORT): {reason}\n"
@@ -131,6 +131,6 @@ def unreachable(reason: str) -> SettingsError:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    """A variable's number; None where it is unset, empty or no number."""
+    """A variable's number; None if it is unset, empty or not a number."""
     value = environment.get(name, "")
     return int(value) if value.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Device memory of a rank by what it is for, computed from shapes, degrees of parallelism and the ZeRO block.
+"""Device memory of a rank by purpose, computed from shapes, degrees of parallelism and the ZeRO block.
 
 Parameters of a rank, P, are those of its stage, divided over its tensor-parallel ranks. With d copies of the model, and
 e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
@@ -12,9 +12,9 @@ e = 2 bytes in bf16, 4 in fp32, DeepSpeed 0.19.8 holds
 | stage 3 | e P / d + gathered | 12 P / d | 4 P / d | one fp32 bucket, prefetched and largest weight |
 
 where a copy is 4 bytes for each of up to 5e8 gradients, and `buckets` are `reduce_bucket_size` gradients ("auto", the
-default: those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, gradients of one parameter
-group that are added to their fp32 sums at once are reduced where they are; others are copied. An offloaded optimizer is
-in main memory. At stage 3, weights stay gathered from the forward to the backward pass up to
+default: those of the largest parameter), twice with `overlap_comm`. At stage 1 in bf16, gradients of a single
+parameter group that are added to their fp32 sums immediately are reduced in place; others are copied. An offloaded
+optimizer is in host memory. At stage 3, weights stay gathered from the forward to the backward pass up to
 `stage3_max_live_parameters` (1e9).
 """
 
@@ -39,12 +39,12 @@ _PREFETCH = 50_000_000
 _MASTER_AND_MOMENTS, _MOMENTS, _FP32 = 12, 8, 4
 _EAGER_SHARE = 2.5
 PROCESS_BYTES = 10**9
-"""Memory of a rank on a CPU before it has a model: Python, torch and DeepSpeed."""
+"""Memory of a rank on a CPU without a model: Python, torch and DeepSpeed."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes that one rank holds at the peak of a step, by what they are for."""
+    """Bytes that one rank holds at the peak of a step, by purpose."""
 
     weights: int
     optimizer: int
@@ -55,15 +55,15 @@ class RankMemory:
 
     @property
     def total(self) -> int:
-        """All of it; what the allocator loses between blocks and the CUDA context come on top."""
+        """Sum of all; allocator fragmentation and the CUDA context come on top."""
         return sum(astuple(self))
 
 
 @dataclass(frozen=True)
 class RankShape:
-    """Work of one rank; the model has its vocabulary size.
+    """Work of one rank; `model` must have its vocabulary size.
 
-    The activations of `micro_batches` wait at once for their backward pass: 1 without a pipeline.
+    Activations of `micro_batches` wait for their backward passes at the same time: 1 without a pipeline.
     """
 
     model: ModelSettings
@@ -73,7 +73,7 @@ class RankShape:
 
     @property
     def parameters(self) -> int:
-        """P."""
+        """P, the number of parameters."""
         axes = before_blocks(self.model) if self.blocks.start == 0 else {}
         for number in self.blocks:
             axes |= of_block(self.model, number)
@@ -85,15 +85,15 @@ class RankShape:
 
     @property
     def has_head(self) -> bool:
-        """The last stage."""
+        """Whether this is the last stage."""
         return self.blocks.stop == self.model.num_hidden_layers
 
 
 def shapes_of_stages(
     model: ModelSettings, *, tp: int, stages: Sequence[range], num_micro_batches: int
 ) -> list[RankShape]:
-    """Work of the ranks of each stage, from the blocks of each and the micro-batches of a step on one rank."""
-    # 1F1B: a stage has begun as many micro-batches as there are stages from it to the end.
+    """Work of a rank of each stage, from the blocks of each stage and the micro-batches per step and rank."""
+    # 1F1B: a stage has as many micro-batches in flight as there are stages from it to the end.
     return [
         RankShape(model, tp, blocks, micro_batches=min(len(stages) - stage, num_micro_batches))
         for stage, blocks in enumerate(stages)
@@ -113,9 +113,9 @@ def rank_memory(
     gradient_reduction: GradientReduction = "in place",
     products: ProductForm = "separate",
 ) -> RankMemory:
-    """Bytes of one rank at the peak of a step, where attention is a flash kernel.
+    """Bytes of one rank at the peak of a step, if attention is a flash kernel.
 
-    There are `dp` copies of the model; `zero` is the block `zero_optimization` of the DeepSpeed file, B is
+    There are `dp` copies of the model; `zero` is the `zero_optimization` block of the DeepSpeed file, B is
     `micro_batch_rows` and S `sequence_length`. `products` of compiled blocks are joined on a GPU, below stage 3.
     """
     width = 2 if precision == "bf16" else 4
@@ -128,9 +128,9 @@ def rank_memory(
 
 
 def memory_on_cpu(memory: RankMemory, *, kept_probabilities: int) -> int:
-    """Bytes that a rank takes on a CPU beside `PROCESS_BYTES`, given what it holds, and attention's probabilities.
+    """Bytes that a rank uses on a CPU besides `PROCESS_BYTES`, given what it holds and attention's probabilities.
 
-    Blocks that are not compiled keep more than is counted above, and the C library keeps what is freed; buckets are not
+    Uncompiled blocks keep more than is counted above, and the C library does not return freed memory; buckets are not
     touched. Measured: 6M and 16M parameters, micro-batches of 256 to 8,192 positions, fp32 and bf16; within a fifth.
     """
     states = memory.weights + memory.optimizer + memory.gradients
@@ -138,12 +138,12 @@ def memory_on_cpu(memory: RankMemory, *, kept_probabilities: int) -> int:
 
 
 def largest_parameter(model: ModelSettings, tp: int) -> int:
-    """Numbers in the largest parameter of a rank; the model has its vocabulary size."""
+    """Number of elements in a rank's largest parameter; `model` must have its vocabulary size."""
     return max(_share_of(axes, model, tp) for axes in set(parameter_axes(model).values()))
 
 
 def _share_of(axes: tuple[Axis, ...], model: ModelSettings, tp: int) -> int:
-    """Numbers of a parameter on one rank; of an uneven dimension, each rank's share is rounded up."""
+    """Number of a parameter's elements on one rank; shares of an uneven dimension are rounded up."""
     shape, sharing = shape_of(axes, model), TENSOR_PARALLEL_TABLE.get(axes, Sharing.INSIDE)
     if sharing is Sharing.INSIDE:
         return math.prod(shape)
@@ -169,7 +169,7 @@ def _states(
     if stage == 1:
         return width * count, master, 2 * _FP32 * count, buckets
     if stage == 2:
-        # In bf16 a gradient is freed when its bucket is full; in fp32 none before the end of the backward pass.
+        # In bf16 a gradient is freed when its bucket is full; in fp32 none is before the end of the backward pass.
         waiting = width * (min(count, bucket) if width == 2 else count)
         communication = buckets + (_FP32 * min(count, bucket) if width == 2 else 0)
         return width * count, master, _FP32 * count // dp + waiting, communication
@@ -181,42 +181,42 @@ def _states(
 
 
 def _size_in(zero: Mapping[str, Any], key: str, default: int) -> int:
-    """Numbers, as a DeepSpeed file may give them: 5e8, or "auto"."""
+    """Number of elements from a DeepSpeed file, which may be 5e8 or "auto"."""
     value = zero.get(key)
     return default if value in (None, "auto") else int(value)
 
 
 def _activations_per_position(shape: RankShape, mode: ActivationCheckpointing) -> int:
-    """Numbers that wait for the backward pass, over all blocks and micro-batches in flight."""
+    """Number of activations per position kept for the backward pass, over all blocks and micro-batches in flight."""
     model, tp = shape.model, shape.tp
     hidden, inner = model.hidden_size, model.intermediate_size // tp
     query = model.num_attention_heads * model.head_size // tp
     key_value = model.key_value_heads * model.head_size // tp
     attention = 2 * query + 2 * key_value
-    # Both norms and what they give; queries, keys, values and mixed values; gate, its activation, up, their product.
-    # Less than a block is left out: ModernBERT's norm of embeddings, and what its head does before the matrix.
+    # Inputs and outputs of both norms; queries, keys, values, attention's output; gate, its activation, up, product.
+    # Left out, as less than a block: ModernBERT's embedding norm, and its head's transform.
     whole = 4 * hidden + attention + 4 * inner
     kept = {"none": whole, "selective": 3 * hidden + attention + 2 * inner, "full": hidden}[mode]
     return _over_blocks(shape, whole, kept)
 
 
 def _joined_weights(shape: RankShape, mode: ActivationCheckpointing) -> int:
-    """Numbers in weights put together for one product, which the compiler keeps for the backward pass."""
+    """Number of elements in weights of joined products, which the compiler keeps for the backward pass."""
     model = shape.model
     heads = model.num_attention_heads + 2 * model.key_value_heads
-    # Of query, key and value; and of gate and up, in the half of a block that "selective" computes again.
+    # Query, key and value; and gate and up, in the half of a block that "selective" recomputes.
     attention = heads * model.head_size * model.hidden_size // shape.tp
     whole = attention + 2 * model.intermediate_size * model.hidden_size // shape.tp
     return _over_blocks(shape, whole, {"none": whole, "selective": attention, "full": 0}[mode])
 
 
 def _over_blocks(shape: RankShape, whole: int, kept: int) -> int:
-    """What blocks keep in each forward pass, and of the one at work what it computes again."""
+    """What all blocks keep for all micro-batches in flight, plus what the current block recomputes."""
     return len(shape.blocks) * kept * shape.micro_batches + whole - kept
 
 
 def _head(shape: RankShape, positions: int, width: int, form: "CrossEntropyForm") -> int:
-    """A chunk of logits as its form holds it, and the gradient of the matrix, which is summed in fp32."""
+    """Bytes of a chunk of logits in its form, and of the matrix's gradient, which is summed in fp32."""
     if not shape.has_head:
         return 0
     matrix = _share_of(("V", "D"), shape.model, shape.tp)

@@ -1,4 +1,4 @@
-"""Parts of a model that a rank holds: shares of its parameters, or those of one stage, allocated where they belong."""
+"""Parts of a model on a rank: shares of its parameters, or those of one stage, allocated on that rank only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from toolkit.model.initialization import initial_weight
 
 @dataclass(frozen=True)
 class Share:
-    """Part of a whole parameter that one of `num_shares` ranks holds: an equal stretch of one dimension."""
+    """Part of a parameter that one of `num_shares` ranks holds: an equal slice of one dimension."""
 
     whole_shape: tuple[int, ...]
     dimension: int
@@ -21,17 +21,17 @@ class Share:
 
     @property
     def size(self) -> int:
-        """Length of the stretch; the last one may reach beyond the parameter's end."""
+        """Length of the slice; the last one may reach beyond the parameter's end."""
         return -(-self.whole_shape[self.dimension] // self.num_shares)
 
     @property
     def start(self) -> int:
-        """Beginning of the stretch."""
+        """Start of the slice."""
         return self.number * self.size
 
     @property
     def filled(self) -> int:
-        """Length of the stretch that lies inside the parameter."""
+        """Length of the slice's part inside of the parameter."""
         return max(0, min(self.size, self.whole_shape[self.dimension] - self.start))
 
     @property
@@ -40,12 +40,12 @@ class Share:
         return (*self.whole_shape[: self.dimension], self.size, *self.whole_shape[self.dimension + 1 :])
 
     def index_of(self, index: Tensor) -> Tensor:
-        """Places of indices of the whole dimension in this share; -1 for those elsewhere, and for negative ones."""
+        """Indices into the whole dimension as indices into this share; -1 for those elsewhere, and negative ones."""
         own = index - self.start
         return torch.where((own >= 0) & (own < self.size), own, -1)
 
     def take(self, whole: Tensor) -> Tensor:
-        """Part of a whole tensor in this share, filled up with zeros: of `shape`, a copy, so that the whole can go."""
+        """This share of a whole tensor, zero-padded to `shape`; a copy, so that the whole can be freed."""
         part = whole.narrow(self.dimension, min(self.start, whole.shape[self.dimension]), self.filled)
         share = whole.new_zeros(self.shape)
         share.narrow(self.dimension, 0, self.filled).copy_(part)
@@ -57,13 +57,13 @@ class Share:
 
 
 def share_of(parameter: Tensor) -> Share | None:
-    """Part of a whole that a parameter is; None if it is the whole."""
+    """The share that a parameter is; None if it is whole."""
     share: Share | None = getattr(parameter, "share", None)
     return share
 
 
 def needed_share_of(parameter: Tensor) -> Share:
-    """`share_of` a parameter that has one."""
+    """`share_of` a parameter that must be a share."""
     share = share_of(parameter)
     assert share is not None
     return share
@@ -71,10 +71,10 @@ def needed_share_of(parameter: Tensor) -> Share:
 
 @torch.no_grad()
 def allocate_(part: nn.Module, seed: int, *, settings: ModelSettings) -> None:
-    """Give an encoder that was built on the meta device, or a stage of it, memory and initial values, in place.
+    """Allocate and initialize an encoder that was built on the meta device, or a stage of it, in place.
 
-    Each parameter gets its part of the value that the whole one has; one at a time is whole. Parameters of `part` have
-    the names that they have in the encoder.
+    Each parameter gets its share of the whole one's initial value; only one at a time is whole. Parameters of `part`
+    must have their names in the encoder.
     """
     allocated: dict[nn.Parameter, nn.Parameter] = {}
     for name, parameter in part.named_parameters():
@@ -82,9 +82,9 @@ def allocate_(part: nn.Module, seed: int, *, settings: ModelSettings) -> None:
         shape = tuple(parameter.shape) if share is None else share.whole_shape
         value = initial_weight(name, shape, settings=settings, seed=seed)
         allocated[parameter] = nn.Parameter(value if share is None else share.take(value))
-        # What says how it is shared.
+        # Keep the attribute that says how it is shared.
         vars(allocated[parameter]).update(vars(parameter))
-    # Through the modules' own tables, in which a tied parameter stands twice.
+    # Module by module, since a tied parameter is registered twice.
     for module in part.modules():
         for name, parameter in module.named_parameters(recurse=False):
             module.register_parameter(name, allocated[parameter])

@@ -1,10 +1,10 @@
-"""Pipeline parallelism: a finished encoder is cut into stages of neighbouring blocks.
+"""Pipeline parallelism: a whole encoder is cut into stages of consecutive blocks.
 
-The first stage has the embedding too, the last one the final norm, the head and the loss. Only hidden states (T, D) go
-from stage to stage: whatever else a block reads (segments, attention kind, targets), each stage gets from its own
+The first stage also has the embedding, the last one the final norm, the head and the loss. Only hidden states (T, D)
+are sent from stage to stage: a block's other inputs (segments, attention kind, targets) come from the stage's own
 process, which builds the same micro-batches in the same order.
 
-Which blocks a stage has: `toolkit.parallel.division`.
+Division of the blocks: `toolkit.parallel.division`.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from toolkit.model.encoder import Encoder, ForwardContext
 
 
 class Stage(nn.Module):
-    """Some blocks of an encoder, with what comes before the first and after the last one.
+    """Some blocks of an encoder, with the modules before its first and after its last block.
 
-    Parameters keep their names. With tied weights the last stage has the embedding too, as its head's weight. The
-    encoder is usually on the meta device; those of its modules that belong here are taken over.
+    Parameters keep their names. With tied weights, the last stage also has the embedding, as its head's weight. The
+    encoder is usually on the meta device; the stage takes over its own modules.
     """
 
     def __init__(self, encoder: Encoder, blocks: range) -> None:
@@ -41,7 +41,7 @@ class Stage(nn.Module):
 
     @property
     def tied_weight(self) -> nn.Parameter:
-        """Copy of the weight, or share of it, in this stage, that embedding and head have in common."""
+        """This stage's copy, or share, of the weight that embedding and head have in common."""
         return self.get_parameter("model.embed_tokens.weight")
 
     def set_rope(self, settings: ModelSettings) -> None:
@@ -49,7 +49,7 @@ class Stage(nn.Module):
         self.settings = settings
 
     def expect(self, coming: Iterator[tuple[dict[LayerType, ForwardContext], Tensor, Tensor | None]]) -> None:
-        """Take contexts, labels and weights (N,) of the next forward passes from here, in the order of the
+        """Set the source of contexts, labels and weights (N,) of the next forward passes, in the order of the
         micro-batches.
         """
         self._coming = coming
@@ -70,7 +70,7 @@ class Stage(nn.Module):
 
 
 class _StageBody(nn.Module):
-    """Gives the parameters of a stage the names that they have in the encoder."""
+    """Container that gives the parameters of a stage their names in the encoder."""
 
     embed_tokens: nn.Module
     embed_norm: nn.Module

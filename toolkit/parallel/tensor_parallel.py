@@ -1,15 +1,15 @@
-"""Tensor parallelism: a table says how ranks share a weight, by its axes, and is applied to a finished encoder.
+"""Tensor parallelism: a table says how ranks share a weight, by its axes, and is applied to a whole encoder.
 
-Between the start of an attention or a feed-forward and its last product, a *region*, every rank works on its own heads
-or its own inner features, and nothing is exchanged (Shoeybi et al. 2019, Megatron-LM, section 3). The ranks share
+Within a *region*, from the start of an attention or a feed-forward to its last product, every rank works on its own
+heads or inner features, without communication (Shoeybi et al. 2019, Megatron-LM, section 3). The ranks share
 
-- by column: the output features of a product that begins a region, so that each rank computes some of them;
+- by column: the output features of a product that starts a region, so that each rank computes some of them;
 - by row: the input features of the product that ends it, whose outputs are summed over the ranks;
-- by vocabulary: the rows of embedding and head, and the head's bias. No rank has whole logits to take the loss of.
+- by vocabulary: the rows of embedding and head, and the head's bias. No rank has whole logits for the loss.
 
-What enters a region is the same on all ranks; its gradient is the sum of theirs. So is the gradient of a weight inside
-that every rank has whole (the norms of query and key heads). Where the ranks do not divide the vocabulary, the last
-share ends in rows of zeros that stay zero; they are in no checkpoint.
+The input of a region is the same on all ranks; its gradient is summed over them. So is the gradient of a weight inside
+that every rank has whole (the norms of query and key heads). If the ranks do not divide the vocabulary, the last share
+ends in rows of zeros that stay zero and are not saved in checkpoints.
 """
 
 from typing import Any
@@ -29,10 +29,10 @@ from toolkit.parallel.shares import Share, needed_share_of
 
 @torch.no_grad()
 def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
-    """Keep this rank's shares of an encoder's weights, in place, with layers that exchange what that needs.
+    """Replace an encoder's weights by this rank's shares, in place, and its layers by ones that communicate as needed.
 
-    Names stay. The encoder is the same on all ranks of the group, of a shape that `check_tensor_parallel` accepts; one
-    on the meta device gets shares there.
+    Names are unchanged. The encoder must be the same on all ranks of the group, of a shape that `check_tensor_parallel`
+    accepts; on the meta device, so are the shares.
     """
     number, num_shares = dist.get_rank(group), dist.get_world_size(group)
     table = {name: TENSOR_PARALLEL_TABLE.get(axes) for name, axes in parameter_axes(encoder.settings).items()}
@@ -57,7 +57,7 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
 
 
 class RowLinear(nn.Module):
-    """The product that ends a region: each rank's inputs with its columns of the matrix, summed over the ranks."""
+    """The product that ends a region: each rank's inputs times its columns of the matrix, summed over the ranks."""
 
     def __init__(self, whole: Linear, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class RowLinear(nn.Module):
 
 
 class InsideNorm(nn.Module):
-    """A norm inside a region: its weight meets each rank's own heads, so its gradient is summed over the ranks."""
+    """A norm inside a region: its weight applies to each rank's own heads, so its gradient is summed over the ranks."""
 
     def __init__(self, whole: RMSNorm, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class InsideNorm(nn.Module):
 
 
 class VocabularyEmbedding(nn.Module):
-    """An embedding whose rows are shared: each rank looks up the tokens that it has, and the sum has all."""
+    """An embedding whose rows are shared: each rank looks up the tokens that it has, and the results are summed."""
 
     def __init__(self, whole: Embedding, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class VocabularyEmbedding(nn.Module):
 
 
 class SharedColumns(VocabularyColumns):
-    """A rank's columns of the logits. Ranks exchange a number for each target, and their shares of the loss."""
+    """A rank's columns of the logits. Ranks exchange one number per target, and their parts of the loss."""
 
     def __init__(self, share: Share, group: dist.ProcessGroup) -> None:
         self._share, self._group = share, group
@@ -107,7 +107,7 @@ class SharedColumns(VocabularyColumns):
         return logits_NV.sub_(self.logsumexp(logits_NV)[:, None])
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
-        """See `VocabularyColumns`; columns that are no token's are set to minus infinity."""
+        """See `VocabularyColumns`; columns without a token are set to minus infinity."""
         logits_NV[:, self._share.filled :] = float("-inf")
         logsumexp_N = torch.logsumexp(logits_NV, dim=-1)
         of_ranks = [torch.empty_like(logsumexp_N) for _ in range(self._share.num_shares)]
@@ -125,13 +125,13 @@ class SharedColumns(VocabularyColumns):
 
 
 def enter_region(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The tensor, which all ranks have; its gradient is the sum of theirs."""
+    """The tensor itself, which is the same on all ranks; its gradient is summed over the ranks."""
     entered: Tensor = _EnterRegion.apply(tensor, group)  # type: ignore[no-untyped-call]
     return entered
 
 
 def leave_region(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of all ranks' tensors; its gradient, which all ranks have, is that of each."""
+    """The sum of all ranks' tensors; its gradient, the same on all ranks, is passed on unchanged."""
     left: Tensor = _LeaveRegion.apply(tensor, group)  # type: ignore[no-untyped-call]
     return left
 
@@ -154,7 +154,7 @@ class _LeaveRegion(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
         total = tensor.contiguous().clone()
         dist.all_reduce(total, group=group)
-        # See `toolkit.model.layers._rotate`: summed in place, the tensor itself would lose its gradient.
+        # See `toolkit.model.layers._rotate`: the result of an operation in place would lose its gradient.
         return total.view_as(total)
 
     @staticmethod

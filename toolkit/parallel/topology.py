@@ -1,4 +1,4 @@
-"""Place of each rank in the run, and how the rows of a step are divided among data-parallel ranks."""
+"""Place of each rank in the run, and division of the rows of a step among data-parallel ranks."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -31,9 +31,9 @@ class ParallelSettings(Settings):
 class Topology:
     """Place of a rank among pp x dp x tp ranks; tensor-parallel ranks are neighbours, pipeline stages farthest apart.
 
-    A *rank* counts all processes: it decides who prints, writes and saves. A *data rank* counts copies of the model: it
-    decides which rows are whose, and over how many copies gradients and counts are summed. All ranks of one copy have
-    the same data rank.
+    A *rank* numbers all processes: it decides which prints, writes and saves. A *data rank* numbers the model's copies:
+    it decides which rows a rank gets, and over how many copies gradients and counts are summed. All ranks of one copy
+    have the same data rank.
     """
 
     rank: int
@@ -43,12 +43,12 @@ class Topology:
 
     @property
     def world_size(self) -> int:
-        """All ranks."""
+        """Number of all ranks."""
         return self.dp * self.tp * self.pp
 
     @property
     def tp_rank(self) -> int:
-        """Number of the share of its layers' weights that this rank holds."""
+        """Index of this rank's share of its layers' weights."""
         return self.rank % self.tp
 
     @property
@@ -58,34 +58,34 @@ class Topology:
 
     @property
     def has_loss(self) -> bool:
-        """The one rank of its copy that is asked for the loss: the first of the last stage."""
+        """Whether this rank is the one of its copy that reports the loss: the first of the last stage."""
         return self.stage == self.pp - 1 and self.tp_rank == 0
 
     @property
     def data_rank(self) -> int:
-        """Number of the copy of the model that this rank holds, or holds a part of."""
+        """Index of the copy of the model that this rank has, or has a part of."""
         return self.rank // self.tp % self.dp
 
     @property
     def ranks_per_stage(self) -> int:
-        """Ranks that hold parts of the same layers, in all copies."""
+        """Number of ranks with parts of the same layers, in all copies."""
         return self.tp * self.dp
 
     @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
-        """The ranks with the same part of each copy, in the order of their data ranks: those that reduce gradients."""
+        """The ranks with the same part of each copy, ordered by data rank: they reduce gradients together."""
         first = self.rank - self.data_rank * self.tp
         return tuple(range(first, first + self.ranks_per_stage, self.tp))
 
     @property
     def tensor_parallel_ranks(self) -> tuple[int, ...]:
-        """The ranks that hold the shares of one layer of one copy, in the order of their shares."""
+        """The ranks with the shares of one layer of one copy, ordered by share."""
         first = self.rank - self.tp_rank
         return tuple(range(first, first + self.tp))
 
     @property
     def vocabulary_ranks(self) -> tuple[int, ...]:
-        """The ranks of this copy with the same share of the vocabulary: of the first and of the last stage."""
+        """This copy's ranks with the same share of the vocabulary, in the first and the last stage."""
         in_stage = self.rank % self.ranks_per_stage
         return tuple(sorted({in_stage, in_stage + (self.pp - 1) * self.ranks_per_stage}))
 
@@ -95,7 +95,7 @@ class Topology:
 
 
 def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology:
-    """Place a rank of `world_size`; what model parallelism leaves over is data parallel."""
+    """Place of a rank among `world_size`; the ranks left over by model parallelism are data parallel."""
     dp, left = divmod(world_size, parallel.tp * parallel.pp)
     if left or not dp:
         raise SettingsError(
@@ -128,22 +128,22 @@ class BatchPlan:
         )
 
     def is_small(self, fitting: int) -> bool:
-        """Micro-batches have less than half of the rows that a rank could run at once, `fitting` at most."""
+        """Whether micro-batches have less than half of the rows that a rank could run at once, at most `fitting`."""
         return 2 * self.micro_batch_rows < min(self.global_batch_rows // self.data_parallel, fitting)
 
     def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:
-        """Rows of the step, numbered 0..G-1, of the data-parallel rank: (accumulation, micro_batch_rows)."""
+        """A data-parallel rank's rows of the step, numbered 0..G-1: (accumulation, micro_batch_rows)."""
         shape = (self.accumulation, self.data_parallel, self.micro_batch_rows)
         return np.arange(self.global_batch_rows, dtype=np.int64).reshape(shape)[:, data_rank]
 
     def in_step_order(self, per_rank: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Reorder (data-parallel ranks, rows of a rank, bytes), as ranks hold them, to the step's (G, bytes)."""
+        """Reorder (data-parallel ranks, rows per rank, bytes), in the ranks' order, to the step's (G, bytes)."""
         divided = per_rank.reshape(self.data_parallel, self.accumulation, self.micro_batch_rows, -1)
         return divided.transpose(1, 0, 2, 3).reshape(self.global_batch_rows, -1)
 
 
 def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_parallel: int) -> BatchPlan:
-    """Divide a step of G rows over ranks and micro-batches; without `micro_batch_rows`, the largest share up to 12."""
+    """Divide a step of G rows over ranks and micro-batches; by default, into the largest micro-batches up to 12."""
     share, left = divmod(global_batch_rows, data_parallel)
     if micro_batch_rows is None and left == 0:
         candidates = range(1, min(share, LARGEST_DEFAULT_MICRO_BATCH) + 1)
@@ -165,7 +165,7 @@ def batch_plan(global_batch_rows: int, micro_batch_rows: int | None, *, data_par
 
 
 def _divisors(number: int, near: int) -> str:
-    """'2, 4 or 8': the divisors of a number that are nearest to another one, ascending."""
+    """'2, 4 or 8': the divisors of a number that are nearest to `near`, ascending."""
     divisors = sorted((rows for rows in range(1, number + 1) if number % rows == 0), key=lambda rows: abs(rows - near))
     *first, last = map(str, sorted(divisors[:_MOST_DIVISORS]))
     return f"{', '.join(first)} or {last}" if first else last

@@ -1,7 +1,7 @@
-"""Families of models: what all models of one have in common, whatever their shape. One file each.
+"""Model families: what all models of a family have in common, whatever their shape. One file each.
 
-A family says of which parts its blocks, embedding and head are (`toolkit.model.encoder` has them by name), and how
-Hugging Face writes it: configurations, classes, names of parameters. Shapes are `toolkit.model.config`.
+A family names the parts of its blocks, embedding and head (`toolkit.model.encoder` looks them up), and describes its
+Hugging Face format: configurations, classes, names of parameters. Shapes are in `toolkit.model.config`.
 """
 
 from toolkit.model.config import ModelSettings
@@ -24,5 +24,5 @@ def family_of(settings: ModelSettings) -> Family:
 
 
 def hub_type(model_type: str) -> HubType:
-    """Its family's entry for a `model_type` that can be imported."""
+    """The family's entry for an importable `model_type`."""
     return HUB_TYPES[model_type].types[model_type]

@@ -1,4 +1,4 @@
-"""Properties of a family of models."""
+"""Properties of a model family."""
 
 import re
 from abc import ABC, abstractmethod
@@ -19,25 +19,25 @@ SHARED_FIELDS = (
     "initializer_range",
     "tie_word_embeddings",
 )
-"""Settings of a model that configurations of transformers have by the same name, in every family."""
+"""Model settings with the same name in transformers' configurations, in every family."""
 
 
 @dataclass(frozen=True)
 class HubType:
-    """Models of a family as Hugging Face knows them: one `model_type`."""
+    """One Hugging Face `model_type` of a family."""
 
     models: str
-    """Names of the best known, for messages."""
+    """Names of the best-known models, for messages."""
     is_encoder: bool = False
-    """Attention is bidirectional, and the class that has the head one for masked language modeling."""
+    """Whether attention is bidirectional and the class with the head is one for masked language modeling."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Modules, of a block or of the model, by their names here, where they have others there. Several that have one
-    name there are its rows, in order."""
+    """Hugging Face's module names, in a block or in the model, by ours, if they differ. Modules that share one name
+    there are its rows, in order."""
     in_files: Mapping[str, str] = field(default_factory=dict)
-    """Modules of the class by their names in its files, where transformers renames them as it reads and writes."""
+    """Module names in the class, by those in its files, if transformers renames them when reading and writing."""
 
     def in_class(self, name: str) -> str:
-        """Name in the class of a tensor of its files, which a wrapper may have put something in front of."""
+        """Name in the class of a tensor in its files, to which a wrapper may have added a prefix."""
         for stored, own in self.in_files.items():
             name = re.sub(rf"(^|\.){stored}\.", rf"\1{own}.", name)
         return name
@@ -45,52 +45,52 @@ class HubType:
 
 @dataclass(frozen=True)
 class HubForm:
-    """Class of transformers for an exported model, and its configuration."""
+    """Transformers class of an exported model, and its configuration."""
 
     model_type: str
     class_name: str
     config: dict[str, Any]
-    """Values beyond those that all classes have."""
+    """Values besides those that all classes have."""
 
 
 class Family(ABC):
-    """Parts of the models of a family, and how Hugging Face writes them."""
+    """Parts of a family's models, and their Hugging Face format."""
 
     norm: ClassVar[Literal["rms", "layer"]]
     """RMSNorm, or LayerNorm without a bias."""
     activation: ClassVar[Literal["silu", "gelu"]]
     """Activation of the gate in the feed-forward."""
     has_embedding_norm: ClassVar[bool]
-    """Embeddings are normed; the first block then has no norm before its attention."""
+    """Whether embeddings are normed; the first block then has no norm before its attention."""
     transform: ClassVar[Literal["dense", "two products"] | None]
-    """What hidden states pass before the head's matrix: a product, GELU and a norm; two products through another width,
-    with GELU after each; or nothing."""
+    """Transform of hidden states before the vocabulary projection: linear, GELU and a norm; two linear layers of
+    another inner width, each followed by GELU; or none."""
     has_head_bias: ClassVar[bool]
-    """The head's matrix adds a bias."""
+    """Whether the vocabulary projection has a bias."""
     scaled_by_depth: ClassVar[tuple[str, ...]]
-    """Endings of the names of weights whose initial values are divided by sqrt(2 x layers)."""
+    """Suffixes of the names of weights whose initial values are divided by sqrt(2 x layers)."""
     types: ClassVar[Mapping[str, HubType]]
     """Hub types by `model_type`."""
 
     @abstractmethod
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
-        """The class for an exported model that computes this attention.
+        """Class and configuration for an exported model with this attention.
 
-        `architecture` is a `model_type` of the family, or None, for the usual one. A UserError where it has no such
+        `architecture` is a `model_type` of the family, or None for the usual one. Raise `UserError` if it has no such
         class.
         """
 
     @abstractmethod
     def settings_of(self, config: Any) -> dict[str, Any]:
-        """Fields of `ModelSettings`, beyond those with the same name there, from a configuration of transformers."""
+        """Fields of `ModelSettings` other than `SHARED_FIELDS`, from a transformers configuration."""
 
     @abstractmethod
     def unsupported(self, config: Any, raw: Mapping[str, Any]) -> Iterator[str]:
-        """Parts that its models can have and ours have not, from the configuration and `config.json` itself."""
+        """Features of its models that ours do not have, from the configuration and the raw `config.json`."""
 
     @property
     def decoder(self) -> str | None:
-        """`model_type` of a decoder's class; None where transformers has encoders alone."""
+        """`model_type` of a decoder class; None if transformers has only encoders."""
         return next((model_type for model_type, hub in self.types.items() if not hub.is_encoder), None)
 
     def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:

@@ -1,9 +1,9 @@
-"""Llama and what is built like it: SmolLM, Mistral, Qwen2 and 3, and the encoder EuroBERT (arXiv 2503.05500).
+"""Llama and models like it: SmolLM, Mistral, Qwen2 and 3, and the encoder EuroBERT (arXiv 2503.05500).
 
-One set of tensors serves all: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. A class
-of a decoder computes bidirectional attention where its configuration says `is_causal: false`, which is how servers that
-do not know EuroBERT take an encoder. Two options of ours need more: where query, key and value have biases, the classes
-have one at the output too, which is written as zeros; and norms of heads are in transformers' Qwen3 alone.
+All have the same tensors: transformers' EuroBERT is Llama with a bidirectional mask, and the names agree. A decoder
+class computes bidirectional attention if its configuration says `is_causal: false`, which is how servers without
+EuroBERT run an encoder. Two options of ours need more: with biases of query, key and value, the classes have an output
+bias too, which is written as zeros; and only transformers' Qwen3 has norms of heads.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class Llama(Family):
     }
 
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
-        """EuroBERT for an encoder that it can be, else Llama, or with norms of heads its successor Qwen3."""
+        """EuroBERT for an encoder if possible, else Llama, or Qwen3 for norms of heads."""
         is_encoder = attention is AttentionKind.BIDIRECTIONAL
         if architecture == "eurobert" and not is_encoder:
             raise UserError(
@@ -60,7 +60,7 @@ class Llama(Family):
         if is_encoder and architecture != "llama" and not settings.qk_norm:
             return HubForm("eurobert", "EuroBertForMaskedLM", config | {"classifier_pooling": "mean"})
         if is_encoder:
-            # Nothing is generated, so no keys and values are kept for a next token.
+            # Nothing is generated, so no KV cache is kept.
             config |= {"is_causal": False, "use_cache": False}
         if settings.qk_norm:
             return HubForm("qwen3", "Qwen3ForCausalLM", config)
@@ -109,7 +109,7 @@ class Llama(Family):
 
 
 def _window(config: Any) -> int | None:
-    """The window that some layer looks through; None where all see everything."""
+    """Window of the sliding layers; None if all layers have full attention."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if config.model_type in ("llama", "eurobert") or (kinds and _SLIDING not in kinds):
@@ -118,7 +118,7 @@ def _window(config: Any) -> int | None:
 
 
 def _rope_scaling(settings: ModelSettings) -> dict[str, Any]:
-    """The stretch of the angles in transformers' words, with the keys that its type has; it warns of others."""
+    """RoPE scaling as transformers writes it, with only the keys of its type; transformers warns about others."""
     scaling = settings.rope_scaling
     if scaling is None:
         return {"rope_type": "default"}

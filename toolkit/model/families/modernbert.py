@@ -1,8 +1,8 @@
 """ModernBERT (arXiv 2412.13663, section 2), mmBERT, and Ettin's encoders and decoders (arXiv 2507.11412).
 
-Layers with a window alternate with layers that see everything, each kind with its own base of the rotary angles. The
-encoder's class and the decoder's have the same tensors, the encoder's with some of them in one; the decoder's computes
-bidirectional attention where its configuration says `is_causal: false`.
+Sliding-window layers alternate with full-attention layers, each type with its own base of the rotary angles. The
+encoder's class and the decoder's have the same tensors, some of them fused in the encoder's; the decoder's computes
+bidirectional attention if its configuration says `is_causal: false`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ _WITHOUT = {
     "hidden_activation": "gelu",
     "classifier_activation": "gelu",
 }
-"""Values of a configuration that ours has alone."""
+"""The only values of these configuration keys that ours supports."""
 
 
 class ModernBert(Family):
@@ -56,7 +56,7 @@ class ModernBert(Family):
     has_embedding_norm = True
     transform = "dense"
     has_head_bias = True
-    # Those that add to the stream, and the head's (appendix A).
+    # Weights that add to the residual stream, and the head's (appendix A).
     scaled_by_depth = ("o_proj.weight", "down_proj.weight", "head.dense.weight")
     types: ClassVar = {
         "modernbert": HubType("ModernBERT, mmBERT, Ettin", is_encoder=True, names=_ENCODER_NAMES),
@@ -64,7 +64,7 @@ class ModernBert(Family):
     }
 
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
-        """The class of the encoder or the decoder; the latter for an encoder too, where it is named."""
+        """The encoder's or the decoder's class; the decoder's for an encoder too, if requested."""
         is_encoder = attention is AttentionKind.BIDIRECTIONAL
         if architecture == "modernbert" and not is_encoder:
             raise UserError(
@@ -80,9 +80,9 @@ class ModernBert(Family):
         return HubForm("modernbert-decoder", "ModernBertDecoderForCausalLM", config)
 
     def special_ids(self, ids: dict[str, int | None], model_type: str) -> dict[str, int | None]:
-        """See `Family`; without them, transformers takes those of ModernBERT's own tokenizer."""
+        """See `Family`; without them, transformers uses those of ModernBERT's own tokenizer."""
         if model_type == "modernbert-decoder":
-            # It takes no None.
+            # Its configuration does not accept None.
             known = next((each for each in (ids["eos_token_id"], *ids.values()) if each is not None), 0)
             ids = {key: known if each is None else each for key, each in ids.items()}
         return ids | {"cls_token_id": ids["bos_token_id"], "sep_token_id": ids["eos_token_id"]}

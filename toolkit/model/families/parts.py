@@ -1,4 +1,4 @@
-"""Parts that several families have, in configurations of transformers: grouped heads, and layers with a window."""
+"""Parts shared by families, in transformers' configurations: grouped heads, and sliding-window layers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ _SILU = ("silu", "swish")
 
 
 def heads_config(settings: ModelSettings) -> dict[str, Any]:
-    """Keys of Llama's attention and norms."""
+    """Configuration keys of Llama's attention and norms."""
     return {
         "num_key_value_heads": settings.key_value_heads,
         "head_dim": settings.head_size,
@@ -20,7 +20,7 @@ def heads_config(settings: ModelSettings) -> dict[str, Any]:
 
 
 def check_width(settings: ModelSettings, models: str) -> None:
-    """A CheckpointError for a width that classes of EuroBERT's descent refuse."""
+    """Raise `CheckpointError` for a width that EuroBERT and related classes reject."""
     if settings.hidden_size % settings.num_attention_heads:
         raise CheckpointError(
             f"transformers' {models} ask that hidden_size={settings.hidden_size} is a multiple of "
@@ -30,7 +30,7 @@ def check_width(settings: ModelSettings, models: str) -> None:
 
 
 def heads_of(config: Any) -> dict[str, Any]:
-    """Settings that the keys of `heads_config` give."""
+    """Settings from the keys of `heads_config`."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return {
@@ -42,7 +42,7 @@ def heads_of(config: Any) -> dict[str, Any]:
 
 
 def unsupported_feed_forward(config: Any) -> Iterator[str]:
-    """Parts of Llama's feed-forward that ours has not."""
+    """Features of Llama's feed-forward that ours does not have."""
     if config.hidden_act not in _SILU:
         yield f"the activation hidden_act={config.hidden_act!r} (ours is silu)"
     if getattr(config, "mlp_bias", False):
@@ -50,7 +50,7 @@ def unsupported_feed_forward(config: Any) -> Iterator[str]:
 
 
 def windows_config(settings: ModelSettings) -> dict[str, Any]:
-    """Types of layers, and the base of the angles in each, but for the key that has the window itself."""
+    """Configuration keys of layer types and the base of the angles in each; the window's own key is not included."""
     angles = {"full_attention": settings.rope_theta, "sliding_attention": settings.local_rope_theta}
     return {
         "layer_types": list(settings.layer_types),
@@ -59,7 +59,7 @@ def windows_config(settings: ModelSettings) -> dict[str, Any]:
 
 
 def windows_of(config: Any, family: str) -> dict[str, Any]:
-    """Settings that the keys of `windows_config` give; an angle that no layer has need not be there."""
+    """Settings from the keys of `windows_config`; a base that no layer uses may be missing."""
     angles, keys = config.rope_parameters, {"full_attention": "rope_theta", "sliding_attention": "local_rope_theta"}
     return {
         "family": family,
@@ -69,7 +69,7 @@ def windows_of(config: Any, family: str) -> dict[str, Any]:
 
 
 def unsupported_windows(config: Any, family: str) -> Iterator[str]:
-    """Orders of layers and angles that ours has not."""
+    """Layer orders and rotary angles that ours does not have."""
     by_type = {key: angles for key, angles in config.rope_parameters.items() if isinstance(angles, dict)}
     if len(by_type) < len(config.rope_parameters):
         yield "one base of angles for all layers (rope_parameters)"
@@ -83,7 +83,7 @@ def unsupported_windows(config: Any, family: str) -> Iterator[str]:
 
 
 def _period(kinds: list[str], family: str) -> int | None:
-    """Every how many layers one has full attention; None if there is no such period."""
-    # One period more than there are layers, for a family that may have none without a window.
+    """Period of the full-attention layers; None if they are not periodic."""
+    # Up to one more than there are layers, for a family whose layers may all have a window.
     periods = range(1, len(kinds) + 2)
     return next((every for every in periods if layer_types(family, len(kinds), every) == tuple(kinds)), None)

@@ -1,7 +1,7 @@
-"""UltraBERT: EuroBERT's block, ModernBERT's two types of layers, and a head of two products before the matrix.
+"""UltraBERT: EuroBERT's block, ModernBERT's two layer types, and two linear layers before the vocabulary projection.
 
-transformers has an encoder alone, from 5.20 on. Its files name modules otherwise than the class; both are read, and the
-names of the class are written. The window counts to each side, and the last of each so many layers has none.
+transformers has only an encoder, from 5.20 on. Its files name modules differently from the class; both are read, and
+the class's names are written. The window is per side, and the last layer of each group has full attention.
 """
 
 from collections.abc import Iterator, Mapping

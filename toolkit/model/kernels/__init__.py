@@ -1,1 +1,1 @@
-"""Kernels: what is written once for a device that has a faster way than plain torch, and which of them a run takes."""
+"""Kernels: implementations for devices with a faster way than plain torch, and the choice for a run."""

@@ -1,9 +1,9 @@
-"""Choice of a run's kernels: decided once, by the device, the dtype and what is installed.
+"""Choice of a run's kernels: made once, from the device, the dtype and the installed packages.
 
-On a GPU of Ampere or later, in bf16: FlashAttention-3, else torch's 2; FlashAttention-4 where it is named. torch puts 3
-and 4 in the place of its own operator, process-wide, and looks at neither the GPU nor their packages before the first
-call; both are looked at here, and whichever is taken is tried first (`toolkit.model.kernels.trial`). Elsewhere, and
-where none passes, attention is plain torch (`toolkit.model.attention`). All ranks take the first that passes on each.
+On a GPU of Ampere or later, in bf16: FlashAttention-3, else torch's 2; FlashAttention-4 only if requested. torch
+replaces its own operator by 3 or 4 process-wide, and checks neither the GPU nor their packages before the first call;
+both are checked here, and the chosen kernel is tried first (`toolkit.model.kernels.trial`). Elsewhere, and if none
+passes, attention is plain torch (`toolkit.model.attention`). All ranks use the first kernel that passes on every rank.
 """
 
 from collections.abc import Callable
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from toolkit.model.encoder import Encoder
 
 Agree = Callable[[str | None], str | None]
-"""From this rank's reason against something, or None, to a reason of any rank; called by all of them at once."""
+"""Maps this rank's reason against something, or None, to a reason of any rank, or None; collective."""
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels that a run computes with.
+    """Kernels that a run uses.
 
     Attributes:
-        attention: a flash kernel, which compiled graphs have inside; None: plain torch, outside of them.
-        products: of weights that share an input: joined in compiled blocks on a GPU. On a CPU one product is not
-            faster, and outside of a graph its results, views of it, would keep the memory of those not needed.
-        choices: what was chosen and why, a line each; none where there was no choice.
-        names: what was chosen, for manifests: `attention` (plain torch is "sdpa"), `blocks` ("eager" or "compiled").
+        attention: a flash kernel, inside of compiled graphs; None: plain torch, outside of them.
+        products: products of weights that share an input: joined in compiled blocks on a GPU. On a CPU, one product is
+            not faster, and outside of a graph its results are views, which would keep unneeded ones alive.
+        choices: choices and their reasons, one line each; empty if there was nothing to choose.
+        names: the choices, for manifests: `attention` (plain torch is "sdpa"), `blocks` ("eager" or "compiled").
     """
 
     attention: FlashKernel | None
@@ -57,10 +57,10 @@ class Kernels:
         attention: AttentionKernel | None = None,
         agree: Agree = lambda reason: reason,
     ) -> "Kernels":
-        """Kernels that run on all ranks: `attention`, or the first of `_AUTOMATIC` that does, or plain torch.
+        """Choose kernels that run on all ranks: `attention`, or the first of `_AUTOMATIC` that does, or plain torch.
 
-        `window` is that of the model's layers that have one.
-        Weights that are "partitioned" are taken away between modules (ZeRO-3), and used in their own alone.
+        `window` is that of the model's sliding-window layers.
+        "partitioned" weights are released between modules (ZeRO-3), and used only in their own.
         """
         is_gpu, reasons = device.type == "cuda", list[str]()
         products = joined_products if is_gpu and (blocks, weights) == ("compiled", "whole") else separate_products
@@ -81,13 +81,13 @@ class Kernels:
         )
 
     def uncompiled(self, reason: str) -> "Kernels":
-        """The same for eager blocks, where compiled ones do not run."""
+        """The same kernels for eager blocks, if compiled ones do not run."""
         told = f"blocks eager, not compiled: {reason}"
         names = self.names | {"blocks": "eager"}
         return replace(self, products=separate_products, choices=(*self.choices, told), names=names)
 
     def apply_(self, encoder: "Encoder") -> None:
-        """Let an encoder's blocks compute with them, in place; before it is compiled."""
+        """Make an encoder's blocks use these kernels, in place; call before it is compiled."""
         from toolkit.model.encoder import Block
 
         for layer in encoder.model.layers:
@@ -96,7 +96,7 @@ class Kernels:
             layer.self_attn.products = layer.mlp.products = self.products
 
 
-# FlashAttention-4 compiles at its first call and is an alpha: for those who ask for it.
+# FlashAttention-4 compiles at its first call and is an alpha: only on request.
 _AUTOMATIC: tuple[AttentionKernel, ...] = ("flash3", "flash2")
 _TORCH_NAMES = {"flash3": "FA3", "flash4": "FA4"}
 _GENERATIONS = {"flash3": (9,), "flash4": (9, 10)}
@@ -113,7 +113,7 @@ def _described(name: str, reasons: list[str]) -> str:
 def _reason_against(
     name: AttentionKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None
 ) -> str | None:
-    """Why a kernel cannot run here; None where it can: then it is what `torch_flash` calls from now on."""
+    """Why a kernel cannot run here; None if it can: `torch_flash` then calls it from now on."""
     if device.type != "cuda":
         return f"it needs a GPU, and this run is on the {device.type}"
     major, minor = capability(device)
@@ -129,8 +129,8 @@ def _reason_against(
         return "this torch was built without it"
     if name in _TORCH_NAMES and _TORCH_NAMES[name] not in _registered():
         return f"torch {torch.__version__} does not know it"
-    # What is optional was built for some version of torch and may bring a compiler: it may fail in any way, when it is
-    # looked for, loaded or called, and others can run.
+    # Optional packages were built for some version of torch and may bring a compiler: finding, loading or calling them
+    # may fail in any way, and other kernels can still run.
     try:
         if name in _MODULES and not _is_installed(_MODULES[name][0]):
             return "no module {} (to install it: {})".format(*_MODULES[name])
@@ -145,7 +145,7 @@ def _reason_against(
 
 
 def _restore_torchs_own() -> None:
-    """Undo what an earlier choice of this process put in the place of torch's operator; older torch has no others."""
+    """Restore torch's operator if an earlier choice of this process replaced it; older torch cannot replace it."""
     restore: Callable[..., None] = getattr(torch.nn.attention, "restore_flash_attention_impl", lambda **_: None)
     restore(_raise_warn=False)
 
@@ -158,6 +158,6 @@ def _is_installed(module: str) -> bool:
 
 
 def _registered() -> list[str]:
-    """Names under which torch knows kernels that can take its own one's place; older torch knows none."""
+    """Names in torch of the kernels that can replace its own; empty in older torch."""
     listing: Callable[[], list[str]] = getattr(torch.nn.attention, "list_flash_attention_impls", list)
     return listing()

@@ -1,10 +1,10 @@
-"""Head and cross-entropy in chunks: the (N, V) logits never exist as a whole.
+"""Chunked head and cross-entropy: the (N, V) logits are never materialized as a whole.
 
-Per chunk: logits in the weights' dtype, softmax and loss in fp32, and at once the gradients of hidden states and
+Per chunk: logits in the weights' dtype, softmax and loss in fp32, and right away the gradients of hidden states and
 weights. Backward only multiplies them by the incoming gradient. So the weights are not kept for the backward pass,
-which is what lets an engine take them away after the head's forward (ZeRO-3).
+which lets an engine release them after the head's forward (ZeRO-3).
 
-What lies between the products is a form: `toolkit.model.kernels.cross_entropy_forms`.
+The computation between the products is a form: `toolkit.model.kernels.cross_entropy_forms`.
 """
 
 from functools import cache
@@ -39,12 +39,12 @@ def cross_entropy_sum(
     Args:
         hidden_ND: (N, D); N = 0 is legal, gives 0 and zero gradients.
         weight_VD: (V, D), of the same dtype.
-        labels_N: (N,) int64; a negative label weighs nothing.
+        labels_N: (N,) int64; targets with a negative label are ignored.
         weights_N: (N,) fp32; None: 1 each.
-        bias_V: (V,), of the dtype of the weights; None: there is none.
-        columns: of the logits, those that `weight_VD` gives.
+        bias_V: (V,), of the dtype of the weights; None: no bias.
+        columns: the columns of the logits that `weight_VD` produces.
         z_loss: its coefficient; 0 leaves it out.
-        form: of what lies between the products; `Compiled` where `columns` are all there are.
+        form: the computation between the products; `Compiled` only if `columns` are the whole vocabulary.
     """
     with_gradients = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_VD.requires_grad)
     summed: tuple[Tensor, Tensor | None] = _CrossEntropySum.apply(  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ class _CrossEntropySum(torch.autograd.Function):
 def _summed(
     losses: list[Tensor], weights_N: Tensor | None, columns: VocabularyColumns, hidden_ND: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Sum over chunks and columns; with weights, which columns do not know, of each target first."""
+    """Sum over chunks and columns; with weights, unknown to the columns, first over the columns of each target."""
     total = torch.zeros((), dtype=sum_dtype(hidden_ND), device=hidden_ND.device)
     if weights_N is None:
         for losses_N in losses:
@@ -141,15 +141,15 @@ def _chunk(
     """Losses of one chunk, and its part of the weights' gradient; that of hidden states is written to `d_hidden_ND`,
     that of the bias added to `d_bias_V`.
 
-    A function, so that its logits are gone before those of the next chunk are made.
+    A function of its own, so that a chunk's logits are freed before the next chunk's are allocated.
     """
     losses_N, d_logits_NV = form.losses_and_gradient(linear(hidden_ND, weight_VD, bias_V), labels_N, columns, z_loss)
-    # A padded target is left out here, where it is D numbers, and not above, where it is V; likewise a target's weight,
-    # which is not rounded to the dtype of hidden states: all of an objective would be scaled by the error.
+    # Padded targets are masked here, over D numbers, not above, over V. Targets are weighted here too, with weights not
+    # rounded to the dtype of hidden states: the error would scale a whole objective.
     factor_N = labels_N >= 0 if weights_N is None else torch.where(labels_N >= 0, weights_N, 0)
     d_hidden_ND.copy_(linear(d_logits_NV, weight_VD.T) * factor_N[:, None])
     if d_bias_V is not None:
-        # For the same reason, what is rounded are factors over their largest, which are 1 where all are alike.
+        # For the same reason, factors are divided by the largest before rounding: they are 1 if all are equal.
         largest = factor_N.max().to(d_bias_V.dtype)
         parts_N1 = (factor_N / largest.clamp(min=torch.finfo(d_bias_V.dtype).tiny)).to(d_logits_NV.dtype)[:, None]
         d_bias_V += largest * _wide_product(d_logits_NV.T, parts_N1).squeeze(1)
@@ -157,7 +157,7 @@ def _chunk(
 
 
 def _wide_product(left_VN: Tensor, right_ND: Tensor) -> Tensor:
-    """A product in fp32, rounded to the dtype of its factors before only where torch knows no other way."""
+    """A product in fp32, first rounded to the dtype of its factors only if torch has no other way."""
     dtype = sum_dtype(left_VN)
     if left_VN.is_cuda and left_VN.dtype != dtype and _multiplies_into_fp32():
         return torch.mm(left_VN, right_ND, out_dtype=dtype)
@@ -166,12 +166,12 @@ def _wide_product(left_VN: Tensor, right_ND: Tensor) -> Tensor:
 
 @cache
 def _multiplies_into_fp32() -> bool:
-    """Products of bf16 matrices with an fp32 result on CUDA; torch has them from 2.8 on."""
+    """Whether torch has products of bf16 matrices with an fp32 result on CUDA (2.8 and later)."""
     return "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 
 def _scaled(d_weight_VD: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """Gradient of the weights in their dtype; an fp32 product of that size exists in no dtype but this one."""
+    """Gradient of the weights in their dtype; on CUDA, `out` avoids an fp32 product of that size."""
     if dtype == d_weight_VD.dtype:
         return d_weight_VD * gradient
     scaled_VD = torch.empty_like(d_weight_VD, dtype=dtype)

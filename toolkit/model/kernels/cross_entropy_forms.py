@@ -1,10 +1,10 @@
-"""Forms of the cross-entropy: what lies between the products of a chunk of the head.
+"""Forms of the cross-entropy: the computation between the products of a chunk of the head.
 
-`EAGER` makes fp32 copies of a chunk's logits, small chunks keep them cheap; `Compiled` is one function that reads the
-logits for loss and normaliser, and reads and overwrites them with their gradient, in fp32 inside, so that a chunk may
-be as large as indices of 32 bits allow.
+`EAGER` makes fp32 copies of a chunk's logits, which small chunks keep cheap; `Compiled` is one function that reads the
+logits for loss and normaliser, then reads them and overwrites them with their gradient, in fp32 internally, so that a
+chunk may be as large as 32-bit indices allow.
 
-N may be the targets of one chunk.
+N may be the number of targets of one chunk.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Large enough for products at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
+# Large enough for matmuls at full speed; a chunk's logits in fp32 are V x this x 4 bytes.
 _EAGER_ROWS = 1024
 _LARGEST_ROWS = 16_384
 _ROWS_MULTIPLE = 256
@@ -21,14 +21,14 @@ _LARGEST_INDEX = 2**31 - 1
 
 
 class VocabularyColumns:
-    """Columns of the logits that are here: all of them. One who holds a part of the vocabulary says otherwise."""
+    """Columns of the logits on this rank: all of them. Subclasses may have only a part of the vocabulary."""
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
-        """Log-probabilities of the columns that are here, normalised over all there are; may overwrite the logits."""
+        """Log-probabilities of this rank's columns, normalised over the whole vocabulary; may overwrite the logits."""
         return torch.log_softmax(logits_NV, dim=-1)
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
-        """Logarithm of the sum of the exponentials over all columns there are, (N,)."""
+        """Logarithm of the sum of the exponentials over the whole vocabulary, (N,)."""
         return torch.logsumexp(logits_NV, dim=-1)
 
     def of_labels(self, labels_N: Tensor) -> Tensor:
@@ -36,23 +36,23 @@ class VocabularyColumns:
         return labels_N
 
     def sum(self, loss: Tensor) -> Tensor:
-        """The loss over all columns, from that over those that are here."""
+        """The loss over the whole vocabulary, from that over this rank's columns."""
         return loss
 
 
 class CrossEntropyForm:
-    """Method that turns a chunk's logits into its loss and their gradient: one operation of torch after another."""
+    """Method that turns a chunk's logits into its loss and their gradient: a sequence of torch operations."""
 
     def rows(self, vocabulary: int) -> int:
-        """Number of targets in a chunk, given the columns of its logits."""
+        """Number of targets in a chunk, given the number of its logits' columns."""
         return _EAGER_ROWS
 
     def bytes_per_logit(self, width: int) -> int:
-        """Held at most for each of a chunk's logits, where those have so many bytes: twice fp32."""
+        """Peak bytes per logit of a chunk, for logits of `width` bytes: twice fp32."""
         return 8
 
     def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
-        """The cross-entropies, (N,), 0 where the label's column is not here; may overwrite the logits."""
+        """The cross-entropies, (N,), 0 if the label's column is not on this rank; may overwrite the logits."""
         wide_NV = logits_NV.to(sum_dtype(logits_NV))
         del logits_NV
         return _losses_of(columns.log_softmax(wide_NV), columns.of_labels(labels_N))
@@ -60,8 +60,8 @@ class CrossEntropyForm:
     def losses_and_gradient(
         self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns, z_loss: float
     ) -> tuple[Tensor, Tensor]:
-        """The same, and the gradient of the logits in their dtype; may overwrite them. What it says of targets with a
-        negative label is left out by the caller.
+        """The cross-entropies and the gradient of the logits in their dtype; may overwrite the logits. The caller must
+        mask the gradient of targets with a negative label.
         """
         dtype, column_N = logits_NV.dtype, columns.of_labels(labels_N)
         wide_NV = logits_NV.to(sum_dtype(logits_NV))
@@ -82,11 +82,11 @@ class Compiled(CrossEntropyForm):
     """One compiled function, for logits of the whole vocabulary."""
 
     def rows(self, vocabulary: int) -> int:
-        """See `CrossEntropyForm`: logits of a chunk have fewer than 2^31 numbers, beyond which indices are slower."""
+        """See `CrossEntropyForm`: a chunk has fewer than 2^31 logits, beyond which indices are slower."""
         return min(_LARGEST_ROWS, _LARGEST_INDEX // vocabulary // _ROWS_MULTIPLE * _ROWS_MULTIPLE)
 
     def bytes_per_logit(self, width: int) -> int:
-        """See `CrossEntropyForm`: the logits alone."""
+        """See `CrossEntropyForm`: only the logits."""
         return width
 
     def losses(self, logits_NV: Tensor, labels_N: Tensor, columns: VocabularyColumns) -> Tensor:
@@ -105,7 +105,7 @@ EAGER = CrossEntropyForm()
 
 
 def sum_dtype(tensor: Tensor) -> torch.dtype:
-    """Dtype of sums and of the softmax: fp32, or fp64 where the weights are."""
+    """Dtype of sums and of the softmax: fp32, or fp64 for fp64 weights."""
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
@@ -115,24 +115,24 @@ def _losses_of(log_probs_NV: Tensor, column_N: Tensor) -> Tensor:
 
 
 def losses_and_normaliser(logits_NV: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The losses, and the logarithms of the normalisers, both (N,), of logits of any dtype."""
+    """Losses and logarithms of the normalisers, both (N,), for logits of any dtype."""
     wide_NV = logits_NV.to(sum_dtype(logits_NV))
-    # As the compiler knows a softmax: it then takes largest and sum in one read. Of `torch.logsumexp` it makes two.
+    # Written so that the compiler sees a softmax: one read for maximum and sum, against two for `torch.logsumexp`.
     largest_N1 = wide_NV.amax(dim=-1, keepdim=True)
     log_z_N = (largest_N1 + (wide_NV - largest_N1).exp().sum(dim=-1, keepdim=True).log()).squeeze(-1)
-    # Summed in the same read, and not gathered: on a CPU, torch 2.11 would gather after the logits are overwritten.
+    # A masked sum in the same read, not a gather: on a CPU, torch 2.11 would gather after the logits are overwritten.
     is_label_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == labels_N[:, None]
     label_N = torch.where(is_label_NV, wide_NV, 0).sum(dim=-1)
     return torch.where(labels_N >= 0, log_z_N - label_N, 0), log_z_N
 
 
 def losses_of_targets(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    """The cross-entropies; what `Compiled` compiles for evaluation."""
+    """The cross-entropies; `Compiled` compiles this for evaluation."""
     return losses_and_normaliser(logits_NV, labels_N)[0]
 
 
 def losses_and_gradient_(logits_NV: Tensor, labels_N: Tensor, z_loss: float) -> Tensor:
-    """The cross-entropies; the logits become their gradient. What `Compiled` compiles for training."""
+    """The cross-entropies; overwrites the logits with their gradient. `Compiled` compiles this for training."""
     losses_N, log_z_N = losses_and_normaliser(logits_NV, labels_N)
     d_logits_NV = torch.exp(logits_NV.to(log_z_N.dtype) - log_z_N[:, None])
     if z_loss:
@@ -149,6 +149,6 @@ def compiled_parts() -> tuple[Any, Any]:
 
 
 def _of_any_number(tensor: Tensor) -> Tensor:
-    """The tensor, told to the compiler to have another number of rows each time."""
+    """The tensor, with its number of rows marked as dynamic for the compiler."""
     torch._dynamo.maybe_mark_dynamic(tensor, 0)
     return tensor

@@ -1,12 +1,12 @@
-"""Flash attention over stretches of one long list, on a CUDA device: torch's operator.
+"""Flash attention over stretches of one packed list of positions, on a CUDA device: torch's operator.
 
-It takes where each stretch begins as an int32 tensor on the device, so that no call waits for the device, and the
-compiler takes it into the graph of what is around it.
+It takes the start of each stretch as an int32 tensor on the device, so that no call waits for the device, and the
+compiler includes it in the surrounding graph.
 
-The operator is called by its name: `torch.nn.attention.varlen` may choose cuDNN's, which builds its plan again at
-every call (pytorch pull request 191576), and shares no heads under torch 2.11.
+The operator is called by name: `torch.nn.attention.varlen` may choose cuDNN's, which rebuilds its plan in every call
+(pytorch pull request 191576), and does not share heads under torch 2.11.
 
-N may count any positions with a query, not the targets alone.
+N may count any positions with a query, not only targets.
 """
 
 from collections.abc import Callable
@@ -20,19 +20,19 @@ from toolkit.core.types import AttentionKind
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD = 256
-# Ampere. The kernel ends a run on an older device, which can do bf16 in its own way.
+# Ampere. On an older device, which may still compute in bf16, the kernel would end the run.
 _OLDEST_CAPABILITY = (8, 0)
 
 
 FlashKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int, int, AttentionKind, int | None], Tensor]
-"""Attention as `torch_flash` takes and gives it."""
+"""Attention with the signature of `torch_flash`."""
 BlockKernel = FlashKernel | Literal["automatic"] | None
-"""What a block's attention calls: a flash kernel, plain torch (None), or whichever of the two suits the tensors, for a
-model that no run has chosen for."""
+"""Kernel of a block's attention: a flash kernel, plain torch (None), or ("automatic") whichever of the two suits the
+tensors, for a model for which no run has chosen."""
 
 
 def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Flash attention takes tensors of this device, dtype and head width."""
+    """Whether flash attention supports tensors of this device, dtype and head width."""
     is_shaped = dtype in _DTYPES and head_size % 8 == 0 and head_size <= _WIDEST_HEAD
     return device.type == "cuda" and is_shaped and capability(device) >= _OLDEST_CAPABILITY
 
@@ -44,7 +44,7 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def flash_kernel() -> FlashKernel | None:
-    """`torch_flash`, or None where torch was built without."""
+    """`torch_flash`, or None if torch was built without it."""
     return torch_flash if torch.backends.cuda.is_flash_attention_available() else None
 
 
@@ -59,9 +59,9 @@ def torch_flash(
     kind: AttentionKind,
     window: int | None = None,
 ) -> Tensor:
-    """Attention of stretches of queries over stretches of keys, both in order and side by side: (N, H, E).
+    """Attention of stretches of queries over stretches of keys, both in order and contiguous: (N, H, E).
 
-    By FlashAttention-2, or what was registered for torch's operator in its place.
+    Computed by FlashAttention-2, or by the kernel registered in its place for torch's operator.
 
     Args:
         query_NHE: (N, H, E).
@@ -69,10 +69,10 @@ def torch_flash(
         value_TKE: (T, K, E).
         query_bounds_M: int32, from 0 to N: stretch i is bounds[i] to bounds[i + 1] - 1 and may be empty.
         key_bounds_M: likewise, from 0 to T.
-        longest_queries: an upper bound of the queries of a stretch.
-        longest_keys: likewise of its keys.
-        kind: causal wants as many queries as keys.
-        window: how far a query sees to each side, itself not counted; it wants as many queries as keys. None: no limit.
+        longest_queries: an upper bound on the queries of a stretch.
+        longest_keys: likewise on its keys.
+        kind: causal requires as many queries as keys.
+        window: positions seen on each side of a query, not itself; requires as many queries as keys. None: no limit.
     """
     is_causal = kind is AttentionKind.CAUSAL
     reach = -1 if window is None else window

@@ -1,4 +1,4 @@
-"""Attention inside segments by plain torch, one segment after another: where no flash kernel takes the tensors."""
+"""Attention inside segments in plain torch, one segment after another: for tensors that no flash kernel supports."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,18 +11,18 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.segments import SegmentLayout, Span
 
 CHUNK = 128
-"""Neighbouring queries of one product, where one of all queries with all keys would mostly be hidden."""
+"""Neighbouring queries per product, if a product of all queries with all keys would mostly be masked."""
 
 
 def attend_by_sdpa(
     query_THE: Tensor, key_TKE: Tensor, value_TKE: Tensor, kind: AttentionKind, layout: SegmentLayout
 ) -> Tensor:
-    """`toolkit.model.attention.attend` by torch's attention, one call per span: for long segments, and for devices
+    """`toolkit.model.attention.attend` with torch's attention, one call per span: for long segments, and for devices
     without a kernel here.
     """
     group = query_THE.shape[1] // key_TKE.shape[1]
     if query_THE.is_cuda and group > 1:
-        # In fp32, torch's kernels there share no heads, and its plain way would keep every probability.
+        # In fp32, torch's CUDA kernels cannot share heads, and its fallback would keep every probability.
         key_TKE, value_TKE = (part.repeat_interleave(group, dim=1) for part in (key_TKE, value_TKE))
     # One split and one cat: slices taken one by one would each cost a zero-filled gradient of full size.
     sizes = [span.stop - span.start for span in layout.spans]
@@ -54,8 +54,8 @@ def attend_by_bmm(
     layout: SegmentLayout,
     window: int | None = None,
 ) -> Tensor:
-    """`toolkit.model.attention.attend` by batched matrix products with the probabilities kept: for the CPU, where a
-    position sees up to about 1,000 others.
+    """`toolkit.model.attention.attend` as batched matmuls that keep the probabilities: for the CPU, if a position
+    sees up to about 1,000 others.
     """
     output_THE: Tensor = _BmmAttention.apply(query_THE, key_TKE, value_TKE, kind, layout, window)  # type: ignore[no-untyped-call]
     return output_THE
@@ -71,9 +71,9 @@ class _Chunk:
     stop_key: int
 
     def hide_(self, scores: Tensor, kind: AttentionKind, window: int | None) -> Tensor:
-        """Set to -inf, in place, what a query may not see: (..., queries, keys)."""
+        """Set to -inf, in place, the scores of keys that a query may not see: (..., queries, keys)."""
         everything = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        # The first query is key number `own` of those here.
+        # Index of the first query among the chunk's keys.
         own = self.first - self.first_key
         if kind is AttentionKind.CAUSAL:
             scores[..., own:].masked_fill_(everything[:, own:].triu(1), float("-inf"))
@@ -86,7 +86,7 @@ class _Chunk:
 
 
 def _chunks(length: int, kind: AttentionKind, window: int | None) -> list[_Chunk]:
-    """Chunks of one product each, which leave out most of what would be hidden."""
+    """Chunks of one product each, which skip most of what would be masked."""
     is_causal = kind is AttentionKind.CAUSAL
     size = length if window is None and not is_causal else CHUNK
     window = length if window is None else window
@@ -98,7 +98,7 @@ def _chunks(length: int, kind: AttentionKind, window: int | None) -> list[_Chunk
 
 
 def narrowed(window: int | None, length: int) -> int | None:
-    """The window where it hides something of a segment so long; None: nothing does."""
+    """The window if it hides anything in a segment of this length, else None."""
     return None if window is None or window >= length - 1 else window
 
 
@@ -135,7 +135,7 @@ class _BmmAttention(torch.autograd.Function):
         for span in layout.spans:
             if span.is_padding:
                 continue
-            # Scaling queries here and their gradients there spares two passes over the probabilities.
+            # Scaling queries here and their gradients in the backward pass saves two passes over the probabilities.
             query = _heads_first(query_THE, span, num_key_value_heads) * scale
             key = _heads_first(key_TKE, span, num_key_value_heads).squeeze(1)
             value = _heads_first(value_TKE, span, num_key_value_heads).squeeze(1)

@@ -1,4 +1,4 @@
-"""Trial of a flash kernel before a run computes with it: its results against those of plain attention."""
+"""Trial of a flash kernel before a run uses it: its results are compared with those of plain attention."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,22 +13,22 @@ from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.kernels.plain_attention import attend_by_bmm
 from toolkit.model.segments import SegmentLayout
 
-# Of queries, keys, values, and the gradient of the output: query heads share those of keys and values.
+# Heads of queries, keys, values, and the output's gradient: query heads share key-value heads.
 _HEADS = (4, 2, 2, 4)
-# A third of a stretch, where no layer has a window; and the widest that is tried, since plain attention is quadratic.
+# A third of a stretch if no layer has a window; and the widest window tried, since plain attention is quadratic.
 _THIRD, _WIDEST_WINDOW = 128, 1024
 _NAMES = ("the output", "the gradient of queries", "the gradient of keys", "the gradient of values")
-# Largest |difference| / |plain attention's|, which is in fp32 on the same rounded inputs: a few roundings.
+# Largest |difference| / |plain attention's|, the latter in fp32 on the same rounded inputs: a few rounding errors.
 _TOLERANCES = {torch.bfloat16: 2e-2, torch.float16: 5e-3, torch.float32: 1e-4}
 
 
 def try_kernel(
     kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None = None
 ) -> None:
-    """Compare a kernel with plain attention of either kind, forward and backward, on random numbers with shared heads.
+    """Compare a kernel with plain attention of both kinds, forward and backward, on random inputs with shared heads.
 
-    Stretches are three windows long, since kernels drop a window that covers a stretch; one has no query in one case.
-    It may raise anything, as the kernel does; a RuntimeError where a result differs.
+    Stretches are three windows long, since kernels drop a window that covers a stretch; in one case, one has no query.
+    Raise `RuntimeError` if a result differs, and whatever the kernel raises.
     """
     window = window and min(window, _WIDEST_WINDOW)
     stretch = 3 * (window or _THIRD)
@@ -51,7 +51,7 @@ def try_kernel(
         expected = (output_THE[at_N], d_query_THE[at_N], *others)
         for name, ours, theirs in zip(_NAMES, found, expected, strict=True):
             difference = float((ours.float() - theirs).norm() / theirs.norm())
-            # Not so of NaN either.
+            # Written so that NaN fails too.
             if not difference <= _TOLERANCES[dtype]:
                 under = "" if each is None else f" under a window of {each}"
                 raise RuntimeError(

@@ -1,7 +1,7 @@
-"""Attention under a window by plain torch, all segments at once: where no flash kernel takes the tensors.
+"""Sliding-window attention in plain torch, all segments at once: for tensors that no flash kernel supports.
 
-Positions are cut into bands of neighbouring queries, whatever segments they belong to, each with the keys around it; a
-mask hides other segments and what is too far. So the number of products does not grow with that of the segments.
+Positions are cut into bands of neighbouring queries, regardless of segments, each with the keys around it; a mask hides
+other segments and keys outside of the window. So the number of products does not grow with that of the segments.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from toolkit.core.types import AttentionKind
 from toolkit.model.kernels.plain_attention import CHUNK, d_products
 from toolkit.model.segments import SegmentLayout
 
-# A band's queries under a narrower window. About as wide as ModernBERT's to each side.
+# Queries per band under a narrower window. About ModernBERT's window to each side.
 _SHORTEST_BAND = 64
-# In 16 bits, a product takes as long as if it multiplied so many numbers more (measured: oneDNN on Zen 4).
+# Fixed cost of a product in 16 bits, in multiplications (measured: oneDNN on Zen 4).
 _NUMBERS_PER_PRODUCT = 2_000_000
 
 BandProducts = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
-"""From queries, (K, n, Q, E), keys and values, (K, Z, E), what is seen, (1, n, Q, X), and A to outputs, (K, n, Q, E).
+"""From queries (K, n, Q, E), keys and values (K, Z, E), a mask (1, n, Q, X) of seen keys, and A to (K, n, Q, E).
 
-There are n bands of A queries and X keys, and band i has those from i x A on, of Z padded positions. The Q = A x H / K
+There are n bands of A queries and X keys; band i has the keys from i x A on, of Z padded positions. The Q = A x H / K
 queries that share a key-value head are rows of one product.
 """
 
@@ -48,12 +48,12 @@ def attend_in_bands(
     has_padding = any(span.is_padding for span in layout.spans)
     is_real_T11 = layout.is_real_T[:, None, None]
     if has_padding:
-        # Padding is a segment of its own here: of zeros, since hidden keys are multiplied too, and 0 x NaN is NaN.
+        # Padding is a segment of its own here, zeroed since masked keys are multiplied too, and 0 x NaN is NaN.
         query_THE, key_TKE, value_TKE = (torch.where(is_real_T11, part, 0) for part in (query_THE, key_TKE, value_TKE))
     length, before, after = _band(kind, window)
     query_HTE = _padded(query_THE, length)
     query_KGnAE = query_HTE.view(num_key_value_heads, group, -1, length, query_HTE.shape[-1])
-    # With all four dimensions: for a mask of three, torch's attention would keep every probability.
+    # With all four dimensions: with a 3-D mask, torch's attention would keep every probability.
     is_seen_1nQX = _seen_in_bands(kind, layout, window).repeat(1, group, 1)[None]
     output_KnQE = products(
         query_KGnAE.transpose(1, 2).flatten(2, 3),
@@ -68,10 +68,10 @@ def attend_in_bands(
 
 
 def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int) -> bool:
-    """True where `attend_in_bands` is faster than `attend_by_bmm`, on a CPU.
+    """Whether `attend_in_bands` is faster than `attend_by_bmm` on a CPU.
 
-    In 16 bits a product has a cost of its own, whatever its size, and bands are few of them. In fp32 it has none, and
-    products of each segment multiply less.
+    In 16 bits a product has a fixed cost, whatever its size, and bands need few of them. In fp32 it has none, and
+    products per segment multiply less.
     """
     if query_THE.dtype.itemsize > 2:
         return False
@@ -86,7 +86,7 @@ def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLay
 
 
 def multiply_bands(query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int) -> Tensor:
-    """`BandProducts` by batched matrix products with the probabilities kept, as `attend_by_bmm`."""
+    """`BandProducts` as batched matmuls that keep the probabilities, like `attend_by_bmm`."""
     output_KnQE: Tensor = _BandProducts.apply(query_KnQE, key_KZE, value_KZE, is_seen_1nQX, length)  # type: ignore[no-untyped-call]
     return output_KnQE
 
@@ -94,18 +94,18 @@ def multiply_bands(query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_se
 def attend_bands_by_sdpa(
     query_KnQE: Tensor, key_KZE: Tensor, value_KZE: Tensor, is_seen_1nQX: Tensor, length: int
 ) -> Tensor:
-    """`BandProducts` by torch's attention, as `attend_by_sdpa`."""
+    """`BandProducts` with torch's attention, like `attend_by_sdpa`."""
     key_KnXE, value_KnXE = (_bands(part, length, is_seen_1nQX.shape[-1]) for part in (key_KZE, value_KZE))
     return scaled_dot_product_attention(query_KnQE, key_KnXE, value_KnXE, attn_mask=is_seen_1nQX)
 
 
 def _band(kind: AttentionKind, window: int) -> tuple[int, int, int]:
-    """Queries of a band, and keys before and after them."""
+    """Numbers of queries in a band, and of keys before and after them."""
     return max(window, _SHORTEST_BAND), window, 0 if kind is AttentionKind.CAUSAL else window
 
 
 def _padded(tensor_THE: Tensor, length: int, before: int = 0, after: int = 0) -> Tensor:
-    """(T, H, E) -> (H, Z, E): with zeros up to a multiple of `length`, and so many before and after."""
+    """(T, H, E) -> (H, Z, E): zero-padded to a multiple of `length`, plus `before` and `after`."""
     return pad(tensor_THE.transpose(0, 1), (0, 0, before, after + -len(tensor_THE) % length))
 
 
@@ -115,10 +115,10 @@ def _bands(padded_HZE: Tensor, length: int, size: int) -> Tensor:
 
 
 def _seen_in_bands(kind: AttentionKind, layout: SegmentLayout, window: int) -> Tensor:
-    """Keys that each query sees, (n, A, X) bool. All see themselves, those beyond the last position too."""
+    """Mask of the keys that each query sees, (n, A, X) bool. All see themselves, even beyond the last position."""
     length, before, after = _band(kind, window)
     places_T = torch.arange(len(layout.rope_positions_T), device=layout.rope_positions_T.device)
-    # A segment is known by its first position.
+    # A segment is identified by its first position.
     first_T11 = (places_T - layout.rope_positions_T + 1)[:, None, None]
     query_nA1 = _padded(first_T11, length).view(-1, length, 1)
     key_n1X = _bands(_padded(first_T11, length, before, after), length, before + length + after)[0].transpose(1, 2)
@@ -128,7 +128,7 @@ def _seen_in_bands(kind: AttentionKind, layout: SegmentLayout, window: int) -> T
 
 
 class _BandProducts(torch.autograd.Function):
-    """See `multiply_bands`. Keeps keys and values once, and not as often as bands have them."""
+    """See `multiply_bands`. Saves keys and values once, not once per band."""
 
     @staticmethod
     def forward(
@@ -152,11 +152,11 @@ class _BandProducts(torch.autograd.Function):
 
 
 def _summed(d_bands_KnXE: Tensor, padded_KZE: Tensor, length: int) -> Tensor:
-    """Gradient of padded positions from those of the bands that have them."""
+    """Gradient of padded positions, summed over the bands that contain them."""
     d_padded_KZE = torch.zeros_like(padded_KZE)
     size = d_bands_KnXE.shape[2]
     for first in range(0, size, length):
-        # No longer than the step from band to band, so that none of these parts overlap.
+        # No longer than the stride between bands, so that these parts do not overlap.
         part = slice(first, first + length)
         d_padded_KZE.unfold(1, size, length).transpose(2, 3)[:, :, part].add_(d_bands_KnXE[:, :, part])
     return d_padded_KZE
