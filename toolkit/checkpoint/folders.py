@@ -47,7 +47,7 @@ def latest_step(root: Path) -> int | None:
 
 
 def holds_checkpoints(folder: Path) -> bool:
-    """Whether a folder is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
+    """True if a folder is a checkpoint, a folder of checkpoints, or a run that has one; none is opened."""
     return (folder / MANIFEST_NAME).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir() or bool(step_folders(folder))
 
 

@@ -57,7 +57,7 @@ class SegmentAttention:
         )
 
     def takes_targets(self, kernel: BlockKernel) -> bool:
-        """Whether queries may be only those of the targets: the layout has them, and they see their whole segments.
+        """True if queries may be only those of the targets: the layout has them, and they see their whole segments.
 
         A causal kernel, and one with a window, would align queries and keys at their ends. Without a flash kernel,
         segments of equal length share a product if all have equally many queries; with only those of targets, each

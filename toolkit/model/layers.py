@@ -126,7 +126,7 @@ def embed(ids_T: Tensor, weight_VD: Tensor) -> Tensor:
 
 @cache
 def _has_slow_mkl() -> bool:
-    """Whether the CPU is AMD's and torch has both libraries. A fact, not a timing, so that equal runs stay equal."""
+    """True if the CPU is AMD's and torch has both libraries. A fact, not a timing, so that equal runs stay equal."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         return False
     return _CPU_INFO.is_file() and "AuthenticAMD" in _CPU_INFO.read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ class RankShape:
 
     @property
     def has_head(self) -> bool:
-        """Whether this is the last stage."""
+        """True if this is the last stage."""
         return self.blocks.stop == self.model.num_hidden_layers
 
 

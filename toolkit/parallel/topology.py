@@ -58,7 +58,7 @@ class Topology:
 
     @property
     def has_loss(self) -> bool:
-        """Whether this rank is the one of its copy that reports the loss: the first of the last stage."""
+        """True if this rank is the one of its copy that reports the loss: the first of the last stage."""
         return self.stage == self.pp - 1 and self.tp_rank == 0
 
     @property
@@ -128,7 +128,7 @@ class BatchPlan:
         )
 
     def is_small(self, fitting: int) -> bool:
-        """Whether micro-batches have less than half of the rows that a rank could run at once, at most `fitting`."""
+        """True if micro-batches have less than half of the rows that a rank could run at once, at most `fitting`."""
         return 2 * self.micro_batch_rows < min(self.global_batch_rows // self.data_parallel, fitting)
 
     def row_numbers(self, data_rank: int) -> npt.NDArray[np.int64]:

@@ -166,7 +166,7 @@ def _wide_product(left_VN: Tensor, right_ND: Tensor) -> Tensor:
 
 @cache
 def _multiplies_into_fp32() -> bool:
-    """Whether torch has products of bf16 matrices with an fp32 result on CUDA (2.8 and later)."""
+    """True if torch has products of bf16 matrices with an fp32 result on CUDA (2.8 and later)."""
     return "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 

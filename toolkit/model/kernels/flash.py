@@ -32,7 +32,7 @@ tensors, for a model for which no run has chosen."""
 
 
 def suits_flash(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether flash attention supports tensors of this device, dtype and head width."""
+    """True if flash attention supports tensors of this device, dtype and head width."""
     is_shaped = dtype in _DTYPES and head_size % 8 == 0 and head_size <= _WIDEST_HEAD
     return device.type == "cuda" and is_shaped and capability(device) >= _OLDEST_CAPABILITY
 

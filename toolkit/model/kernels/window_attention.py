@@ -68,7 +68,7 @@ def attend_in_bands(
 
 
 def bands_are_cheaper(query_THE: Tensor, kind: AttentionKind, layout: SegmentLayout, window: int) -> bool:
-    """Whether `attend_in_bands` is faster than `attend_by_bmm` on a CPU.
+    """True if `attend_in_bands` is faster than `attend_by_bmm` on a CPU.
 
     In 16 bits a product has a fixed cost, whatever its size, and bands need few of them. In fp32 it has none, and
     products per segment multiply less.
