@@ -1,4 +1,4 @@
-"""Blocks and loss under torch.compile: which functions are compiled, and what the compiler is told."""
+"""Blocks and loss under torch.compile: which functions are compiled, and with which options."""
 
 from typing import TYPE_CHECKING, Any
 
