@@ -41,7 +41,7 @@ class Described:
     bos_id: int | None
     """From `config.json` itself; None if absent, even if transformers has a default."""
     eos_ids: tuple[int, ...]
-    """The same; several if any of them ends a text."""
+    """The same; several ids if any of them ends a text."""
     generation_ends: tuple[int, ...]
     """Ids that end a text in `generation_config.json`."""
     mask_id: int | None

@@ -103,7 +103,7 @@ class Cluster:
 
 
 def _options(address: str | None) -> dict[str, Any]:
-    """Arguments of `ray.init` for an address; None: for a local cluster of all cores that ends with this process."""
+    """Arguments of `ray.init` for an address; None: for a local cluster of our cores that ends with this process."""
     if address is None:
         return {
             "address": "local",
