@@ -1,4 +1,4 @@
-"""A `tokenizers` backend: settings for whole documents, special tokens, the bytes of its vocabulary, a fingerprint."""
+"""Helpers for a `tokenizers` backend: settings for whole documents, special tokens, vocabulary bytes, fingerprint."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ from tokenization.special_tokens import AddedEntry, SpecialNames
 if TYPE_CHECKING:
     import tokenizers
 
-# Far above any vocabulary. `tokenizers` counts through all ids when it writes a file.
+# Far above any vocabulary size. `tokenizers` iterates over all ids when it writes a file.
 _MOST_IDS = 1 << 24
 
 
 def check_ids(ids: Mapping[str, int]) -> None:
-    """Check that a vocabulary has ids that are unique and plausible in size."""
+    """Check that a vocabulary's ids are unique and of plausible size."""
     if not ids:
         raise TokenizationError("the tokenizer has an empty vocabulary. Give another one.")
     if max(ids.values()) >= _MOST_IDS:
@@ -34,7 +34,7 @@ def check_ids(ids: Mapping[str, int]) -> None:
 
 
 def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry], folder: Path) -> None:
-    """Add tokens to a vocabulary, each with the id that its entry gives it; the entries ascend by id."""
+    """Add tokens to a vocabulary, each with the id in its entry; entries are sorted by id."""
     from tokenizers import AddedToken
 
     for entry in entries:
@@ -52,12 +52,12 @@ def declare_added(backend: "tokenizers.Tokenizer", entries: Sequence[AddedEntry]
 
 
 def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers.Tokenizer":
-    """Encode whole documents deterministically: no truncation, padding or dropout; named tokens are special."""
+    """Disable truncation, padding and dropout (whole documents, deterministic ids); make named tokens special."""
     backend.no_truncation()
     backend.no_padding()
     if getattr(backend.model, "dropout", None):
         backend.model.dropout = None
-    # A mask that is named and missing is appended later, after the vocabulary that texts are encoded with.
+    # A mask that is named but not in the vocabulary is appended later, after the ids that texts are encoded with.
     mask = names.roles.get("mask")
     is_missing = mask is not None and backend.token_to_id(mask) is None
     _declare(backend, [text for text in names.texts() if not (is_missing and text == mask)])
@@ -65,7 +65,7 @@ def settled(backend: "tokenizers.Tokenizer", names: SpecialNames) -> "tokenizers
 
 
 def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: int) -> "tokenizers.Tokenizer":
-    """The backend with every named token special and the mask at its id; `backend` itself is not modified."""
+    """Return the backend with every named token special and the mask at its id; `backend` itself is not modified."""
     mask = names.roles["mask"]
     if backend.token_to_id(mask) == mask_id and not undeclared(backend, names.texts()):
         return backend
@@ -87,14 +87,14 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
 
 
 def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
-    """A vocabulary that spells bytes in GPT-2's alphabet."""
+    """Whether the vocabulary spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 
 
 def unknown_id(backend: "tokenizers.Tokenizer", form: bytes) -> int | None:
-    """Id of the token for what the vocabulary cannot write; `form` is the backend's `tokenizer.json`."""
-    if type(backend.model).__name__ == "Unigram":  # which does not tell
+    """Id of the unknown token; None if absent. `form` is the backend's `tokenizer.json`."""
+    if type(backend.model).__name__ == "Unigram":  # does not expose it
         stated = re.search(rb'"model":\s*\{\s*"type":\s*"Unigram",\s*"unk_id":\s*(\d+)', form)
         return None if stated is None else int(stated[1])
     token = getattr(backend.model, "unk_token", None)
@@ -102,17 +102,17 @@ def unknown_id(backend: "tokenizers.Tokenizer", form: bytes) -> int | None:
 
 
 # The alphabet in which byte-level BPE files spell bytes (GPT-2's `bytes_to_unicode`): printable Latin-1 characters
-# stand for themselves; the other bytes, in order, for the characters from U+0100 on.
+# stand for themselves; the other bytes, in order, are written as the characters from U+0100 on.
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
 _BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + rank): byte for rank, byte in enumerate(_OTHERS)}
 _TEXTS = {byte: character for character, byte in _BYTES.items()}
-# Any other character below U+0180 becomes one that Latin-1 cannot encode; characters above stay, and cannot either.
+# Any other character below U+0180 maps to one that Latin-1 cannot encode; it cannot encode those above either.
 _LATIN1 = dict.fromkeys(range(384), "ƀ") | {ord(character): chr(byte) for character, byte in _BYTES.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """Bytes of a token of a byte-level vocabulary; its UTF-8 if it is not spelled in that alphabet."""
+    """Bytes of a token of a byte-level vocabulary; its UTF-8 if it is not spelled in GPT-2's alphabet."""
     try:
         return token.translate(_LATIN1).encode("latin-1")
     except UnicodeEncodeError:
@@ -125,7 +125,7 @@ def byte_level_text(content: bytes) -> str:
 
 
 def vocabulary_bytes(backend: "tokenizers.Tokenizer", *, mask: str, mask_id: int) -> dict[int, bytes]:
-    """The bytes that each id stands for, the mask included."""
+    """Bytes that each id stands for, including the mask."""
     added = {token.content for token in backend.get_added_tokens_decoder().values()} | {mask}
     is_spelled = is_byte_level(backend)
     ids = backend.get_vocab(with_added_tokens=True) | {mask: mask_id}
@@ -136,7 +136,7 @@ def vocabulary_bytes(backend: "tokenizers.Tokenizer", *, mask: str, mask_id: int
 
 
 def fingerprint(vocabulary: Mapping[int, bytes], roles: Mapping[str, int | None], *, special_ids: Sequence[int]) -> str:
-    """Sha256, hex, over every id with its bytes (the mask included), the id in each role, and all special ids."""
+    """Hex SHA-256 of every id with its bytes (including the mask), the id of each role, and all special ids."""
     digest, packed = hashlib.sha256(), struct.Struct("<II").pack
     contents = ((token_id, vocabulary[token_id]) for token_id in sorted(vocabulary))
     digest.update(b"".join([packed(token_id, len(content)) + content for token_id, content in contents]))
@@ -151,7 +151,7 @@ def framing_post_processor(
 ) -> dict[str, Any] | None:
     """A post-processor for `tokenizer.json` that adds these ids around every text; replaces the existing one.
 
-    Between the two texts of a pair stands what ends a text, or `between`.
+    In a pair, the first text is followed by `between`, or by `back` if that is None.
     """
     tokens: dict[str, object] = {}
 
@@ -177,9 +177,9 @@ def framing_post_processor(
 
 
 def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
-    """A `tokenizer.json` whose own vocabulary holds the added tokens too; as it was where the vocabulary is a list.
+    """The `tokenizer.json` with added tokens also in the model's vocabulary; unchanged if that vocabulary is a list.
 
-    An added token gets the next free id as the file is read, which is another one than its own where ids have gaps.
+    Otherwise an added token gets the next free id when the file is read, which is wrong if ids have gaps.
     """
     parsed = json.loads(content)
     if isinstance(parsed["model"]["vocab"], dict):
@@ -188,13 +188,13 @@ def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
 
 
 def undeclared(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> list[str]:
-    """The tokens among these that are not special."""
+    """The given tokens that the backend does not treat as special."""
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     return [text for text in texts if text not in special]
 
 
 def _declare(backend: "tokenizers.Tokenizer", texts: Sequence[str]) -> None:
-    """Make tokens special, as transformers does with the ones that are named; a missing one gets the next id."""
+    """Make tokens special, as transformers does with named tokens; a missing one gets the next id."""
     from tokenizers import AddedToken
 
     new = [AddedToken(text, special=True, normalized=False) for text in undeclared(backend, texts)]

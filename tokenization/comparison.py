@@ -1,8 +1,8 @@
-"""Comparison of encodings: of two backends, of a converted tokenizer with its reference, and with transformers.
+"""Comparison of encodings: two backends, a converted tokenizer and its reference, or a tokenizer and transformers.
 
 `AutoTokenizer`, whose ids Megatron-LM and most tools use, reads the configuration files beside a tokenizer, and some of
-its classes change what a `tokenizer.json` or a SentencePiece model says: they add tokens around a text, or treat blanks
-otherwise.
+its classes override a `tokenizer.json` or a SentencePiece model: they add tokens around a text, or treat spaces
+differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,18 +31,18 @@ PROBES = (
     " ",
     "\n",
 )
-"""Texts of many kinds of characters, with runs of each."""
+"""Texts with many kinds of characters, and runs of each."""
 _SHOWN_IDS, _HASHED_IDS = 8, 16
-# An odd number of 64 mixed bits.
+# An odd 64-bit constant with well-mixed bits.
 _MIXER = np.uint64(0x9E3779B97F4A7C15)
-# What both encode, transformers and the tokenizer here.
+# Encoded both by transformers and by the tokenizer here.
 _TEXTS = ("Call me Ishmael.", " A text may begin with a blank.", *PROBES)
 
 
 def first_difference(
     texts: Sequence[str], expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]
 ) -> Difference | None:
-    """Compare two encodings of the same texts, each as ids one after the other and the number of ids of each text."""
+    """First difference of two encodings of the same texts, each as concatenated ids and the number of ids per text."""
     for number, ours, theirs in _differing(expected, found):
         shorter = min(ours.size, theirs.size)
         differing = np.flatnonzero(ours[:shorter] != theirs[:shorter])
@@ -53,7 +53,7 @@ def first_difference(
 
 
 def differing_texts(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> list[int]:
-    """Numbers of the texts whose ids differ in two encodings."""
+    """Indices of the texts whose ids differ between two encodings."""
     return [number for number, _, _ in _differing(expected, found)]
 
 
@@ -67,8 +67,8 @@ def _differing(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> Ite
 
 
 def hashes_of(encoded: tuple[Ids, Lengths]) -> npt.NDArray[np.uint32]:
-    """32 bits of the number of ids of each text, and of its first and last ones, to choose texts by: they cost the same
-    for all. A text without ids has 0: that of one which a backend loses whole.
+    """32-bit hashes of each text's number of ids and first and last ids, for sampling texts; same cost for any length.
+    A text without ids has hash 0, so that one which a backend loses whole is sampled.
     """
     ids, lengths = encoded
     hashes, is_some = np.zeros(lengths.size, dtype=np.uint32), lengths > 0
@@ -84,9 +84,9 @@ def hashes_of(encoded: tuple[Ids, Lengths]) -> npt.NDArray[np.uint32]:
 def check_conversion(
     name: str, reference: Reference, backend: "tokenizers.Tokenizer", *, special_texts: Sequence[str]
 ) -> None:
-    """Compare a Hugging Face form with its reference on a few texts, strings of special tokens among them.
+    """Compare a Hugging Face form with its reference on a few texts, including strings of special tokens.
 
-    A difference is an UnsupportedTokenizerError, whose message begins with `name`.
+    Raise `UnsupportedTokenizerError`, with a message that begins with `name`, if they differ.
     """
     shown = list(special_texts[:300])
     texts = [*PROBES, *shown, *(f"a{text}b {text}" for text in shown[:20])]
@@ -101,7 +101,7 @@ def check_conversion(
 
 
 def joined(parts: Iterable[Ids]) -> tuple[Ids, Lengths]:
-    """The ids of all texts one after the other, and the number of ids of each."""
+    """Concatenated ids of all texts, and the number of ids of each."""
     parts = list(parts)
     return np.concatenate([np.empty(0, np.uint32), *parts]), np.fromiter(map(len, parts), np.int64, len(parts))
 
@@ -109,17 +109,17 @@ def joined(parts: Iterable[Ids]) -> tuple[Ids, Lengths]:
 def transformers_differences(
     folder: Path, *, encode: Callable[[str], Sequence[int]], ids: Mapping[str, int]
 ) -> list[str]:
-    """Compare a tokenizer with what `AutoTokenizer` makes of its folder, configuration files included.
+    """Compare a tokenizer with the one `AutoTokenizer` loads from its folder, configuration files included.
 
-    `encode` gives the ids of a text, post-processor included. Returns a sentence for each kind of difference.
+    `encode` returns the ids of a text, post-processor included. Return one sentence per kind of difference.
     """
     from transformers import AutoTokenizer
 
     try:
         loaded = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        # Not verbose: no model runs on these ids, however long the texts are.
+        # Not verbose: warnings about long texts do not matter, since no model runs on these ids.
         theirs = [list(loaded(text, verbose=False)["input_ids"]) for text in _TEXTS]
-    except Exception as error:  # a loader of another library may fail in any way
+    except Exception as error:  # another library's loader may raise anything
         reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         return [f"AutoTokenizer does not load it, so ids were not compared ({reason})"]
     found = []

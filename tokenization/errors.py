@@ -3,7 +3,7 @@
 TokenizationError              an invalid file, name or id; the message says what to do
 ├── UnsupportedTokenizerError  a known kind of tokenizer that is not supported
 ├── FastUnavailable            the fast backend is missing or does not support this tokenizer
-├── CannotEncode               the vocabulary has no way to write a text
+├── CannotEncode               the vocabulary cannot represent a text
 └── BackendsDiffer             the ids of the fast backend differ from the reference
 """
 
@@ -32,7 +32,7 @@ class FastUnavailable(TokenizationError):
 
 
 class CannotEncode(TokenizationError):
-    """The vocabulary has no way to write a text: no unknown token, and no token for some character."""
+    """The vocabulary cannot represent a text: no unknown token, and no token for some character."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Difference:
     """Two unequal encodings of one text.
 
     Attributes:
-        token: number of the first token that differs, from 0.
+        token: zero-based index of the first token that differs.
         expected: ids of the reference from there on, at most 8.
         found: ids of the other backend from there on, at most 8.
-        note: what else is known, for example how the backend broke.
+        note: further details, for example how the backend crashed.
     """
 
     text: str
@@ -78,7 +78,7 @@ def native_errors(
 ) -> Iterator[None]:
     """Turn errors of native libraries into a TokenizationError that begins with `what`.
 
-    They raise bare Exception, TypeError, RuntimeError and others; a panic in Rust derives from BaseException alone.
+    They raise bare Exception, TypeError, RuntimeError and others; a Rust panic derives directly from BaseException.
     """
     try:
         yield
@@ -97,4 +97,4 @@ encoding_errors = partial(
     remedy="Give a tokenizer with an unknown token, or with a token for each byte.",
     error_class=CannotEncode,
 )
-"""The errors of a library that encodes a text, as `CannotEncode`."""
+"""Turn a library's errors while encoding a text into `CannotEncode`."""

@@ -1,7 +1,7 @@
 """Cache of converted tokenizers: the Hugging Face form of a rank file or SentencePiece model, made and checked once.
 
-A cached form belongs to the file's bytes, to what else decided it (the spec), to the versions of the libraries and to
-`_VERSION`. It carries its own hash: a damaged one is converted again.
+A cached form's key covers the file's bytes, any other inputs (the spec), the versions of the libraries and `_VERSION`.
+It carries its own hash: a damaged one is converted again.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from tokenization.errors import TokenizationError, native_errors
 if TYPE_CHECKING:
     import tokenizers
 
-# To be raised whenever a conversion gives another form or another check of it.
+# Increase whenever a conversion's result, or the check of it, changes.
 _VERSION = 2
 _LIBRARIES = ("tokenizers", "tiktoken", "sentencepiece")
 
@@ -35,9 +35,9 @@ class Form:
 def cached_form(
     folder: Path | None, description: Mapping[str, str], convert: Callable[[], "tokenizers.Tokenizer"]
 ) -> Form:
-    """The form from the cache in `folder`; else what `convert` makes and checks, kept there.
+    """Return the form from the cache in `folder`; else the one that `convert` makes and checks, and cache it.
 
-    A folder of None is no cache, and one that cannot be written is no error; `description` is all the form depends on.
+    None as `folder`: no cache. One that cannot be written is no error. The form depends only on `description`.
     """
     if folder is None:
         return Form(convert())

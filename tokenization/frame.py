@@ -1,4 +1,4 @@
-"""The frame of a text, ids that stand around its own such as a beginning and an end; and the file that records it."""
+"""Frames: ids around those of a text, such as a beginning and an end; and the file that records them."""
 
 import json
 from contextlib import suppress
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import tokenizers
 
 ENCODING_FILE = "encoding.json"
-"""File of a saved tokenizer that says how texts became ids."""
+"""File of a saved tokenizer that records how texts were encoded."""
 _MOST_TRIED = 100
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The ids in front of a text and after it."""
+    """Ids in front of a text and after it."""
 
     front: tuple[int, ...] = ()
     back: tuple[int, ...] = ()
@@ -29,10 +29,10 @@ class Frame:
 
 
 def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:
-    """The frame that a backend's post-processor gives every text."""
+    """The frame that a backend's post-processor adds to every text."""
     if backend.post_processor is None:
         return Frame()
-    # Any text shows it that has a token: the letter a, unless the vocabulary cannot write it.
+    # Any text with a token of its own shows it: the letter a, unless the vocabulary cannot encode it.
     for text in chain("a", islice(backend.get_vocab(), _MOST_TRIED)):
         with suppress(CannotEncode), encoding_errors():
             framed = backend.encode(text)
@@ -45,16 +45,16 @@ def post_processor_frame(backend: "tokenizers.Tokenizer") -> Frame:
 
 
 def read_source(folder: Path) -> str | None:
-    """The `source` of a tokenizer that was saved in a folder; None if unknown."""
+    """The `source` of the tokenizer saved in a folder; None if unknown."""
     source = _read_encoding(folder).get("source")
     return source if isinstance(source, str) else None
 
 
 def read_document_frame(folder: Path, backend: "tokenizers.Tokenizer", *, eos_id: int | None) -> Frame:
-    """The frame of the documents that a saved tokenizer belongs to.
+    """The frame of the documents that a saved tokenizer encoded.
 
-    Earlier versions recorded whether an end was appended, not which; the eos token is taken for it, unless the
-    tokenizer ends texts itself. Where nothing is recorded, it was appended.
+    Earlier versions recorded whether an end was appended, not which one; the eos token is assumed, unless the
+    tokenizer ends texts itself. If nothing is recorded, it was appended.
     """
     encoding, own = _read_encoding(folder), post_processor_frame(backend)
     if isinstance(recorded := encoding.get("frame"), dict):
@@ -65,7 +65,7 @@ def read_document_frame(folder: Path, backend: "tokenizers.Tokenizer", *, eos_id
 
 
 def _read_encoding(folder: Path) -> dict[str, Any]:
-    """Content of the file; nothing where it is missing or damaged."""
+    """Content of the file; empty if it is missing or damaged."""
     try:
         content = json.loads((folder / ENCODING_FILE).read_bytes())
     except (OSError, ValueError):

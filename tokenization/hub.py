@@ -1,7 +1,7 @@
 """The Hugging Face hub: repositories by name and revision, downloads, retries, and error messages.
 
 Requests go through `huggingface_hub`: its cache, token, endpoint and offline mode. Its own `http_backoff` retries plain
-requests; most of its calls, `snapshot_download` and those of `HfApi` among them, ask once for what they list, so
+requests, but most of its calls, including `snapshot_download` and those of `HfApi`, request a listing only once, so
 `with_retries` wraps them.
 """
 
@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# Classes by name, with all below them: of Python, httpx, requests, botocore, aiohttp, google.auth and azure.core.
+# Class names, subclasses included, in Python, httpx, requests, botocore, aiohttp, google.auth and azure.core.
 _TRANSIENT = frozenset(
     {
         *("ConnectionError", "TimeoutError", "Timeout", "gaierror", "IncompleteRead", "IncompleteReadError"),
@@ -29,7 +29,7 @@ _TRANSIENT = frozenset(
         *("ServiceRequestError", "ServiceResponseError"),
     }
 )
-# Of an OSError of no class below it: what s3fs makes of a server in trouble, disks of the network; None: without one.
+# Numbers of a plain OSError (no subclass): from s3fs if a server is in trouble, from network disks; None: no number.
 _TRANSIENT_NUMBERS = (None, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.EREMOTEIO, errno.ESTALE)
 _MAX_WAIT_SECONDS = 300.0
 # Waits from this length on are reported.
@@ -42,7 +42,7 @@ class HubName:
     """A repository on the hub, and optionally a revision of it: a branch, a tag or a commit.
 
     Attributes:
-        repository: `organization/name`, or `name` alone for a few old ones such as `gpt2`.
+        repository: `organization/name`, or just `name` for a few old ones such as `gpt2`.
         revision: None for the newest commit of the main branch.
     """
 
@@ -69,7 +69,7 @@ def download(name: HubName, files: Sequence[str], *, what: str, alternative: str
     Without a network, files in the cache are used.
 
     Args:
-        files: paths and patterns; those that the repository does not have are skipped.
+        files: paths and patterns; any that the repository does not have are skipped.
         what: what is downloaded, for error messages: "tokenizer", "model".
         alternative: what to do instead, for error messages: "give a folder or file".
 
@@ -112,8 +112,8 @@ def with_retries(
 
     Args:
         waits: seconds before each retry.
-        report: is given a sentence before a wait of 4 seconds or more.
-        describe: what that sentence says of an error; default: as of one of the hub.
+        report: called with a sentence before a wait of 4 seconds or more.
+        describe: description of an error in that sentence; default: as an error of the hub.
     """
     describe = describe or _failure
     for wait in waits:
@@ -130,7 +130,7 @@ def with_retries(
 
 
 def is_transient(error: Exception) -> bool:
-    """The same request may succeed later: a dropped connection, a timeout, a rate limit or a server in trouble."""
+    """Whether the request may succeed later: a dropped connection, a timeout, a rate limit or a server in trouble."""
     if (status := _status(error)) is not None:
         return status in _TRANSIENT_STATUS
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -140,14 +140,14 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_network_error(error: Exception) -> bool:
-    """An error of the HTTP library of the client (httpx, or httpx2 by its version)."""
+    """Whether an error comes from the client's HTTP library (httpx, or httpx2, depending on its version)."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 
 def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
     """A message that says what went wrong on the hub and what to do, for an error that `huggingface_hub` raised.
 
-    `what` was asked for ("the data set a/b"); `alternative` is what to do instead ("give a folder or file").
+    `what` was requested ("the data set a/b"); `alternative` is what to do instead ("give a folder or file").
     """
     from huggingface_hub import constants, errors, get_token
 
@@ -187,7 +187,7 @@ def hub_error_message(what: str, error: Exception, *, alternative: str) -> str:
 
 
 def _status(error: Exception) -> int | None:
-    """HTTP status, where httpx, requests and azure, aiohttp, or gcsfs have it."""
+    """HTTP status of an error from httpx, requests, azure, aiohttp or gcsfs; None if absent."""
     found = (
         getattr(getattr(error, "response", error), "status_code", None),
         *map(error.__dict__.get, ("status", "code")),
@@ -208,7 +208,7 @@ def _requested_wait(error: Exception) -> float:
 def _failure(error: Exception) -> str:
     hub, status = endpoint(), _status(error)
     if status is not None:
-        # The error's own text holds the URL, which may be signed: a secret.
+        # The error's own text contains the URL, which may be signed: a secret.
         return f"{hub} answered {status} {http.client.responses.get(status, '')}".strip()
     first_line = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
     return f"the connection to {hub} failed ({first_line})"

@@ -37,9 +37,9 @@ def load(
 ) -> Tokenizer:
     """Load a tokenizer and decide its special tokens.
 
-    What a file is, its content says, not its name. Names of special tokens come from `tokenizer_config.json` and
+    A file's content decides its kind, not its name. Names of special tokens come from `tokenizer_config.json` and
     `special_tokens_map.json` beside a Hugging Face vocabulary, from the spec of a tiktoken rank file, or from a
-    SentencePiece model itself; never from guessing.
+    SentencePiece model itself; they are never guessed.
 
     Args:
         spec: a folder or file with a Hugging Face `tokenizer.json`; a folder with GPT-2's `vocab.json` and
@@ -48,15 +48,15 @@ def load(
             `organization/name@revision`.
         mask_token: `auto` (the named one, else the first reserved slot, else one appended id), `reserved`, `append`,
             `token:TEXT` or `id:N`.
-        eod: text of the token that ends a document; by default the eos token, else the sep token. It is named eos
-            where the tokenizer names none.
-        rules: how texts are encoded; by default as the tokenizer's kind does.
-        cache_folder: keeps converted rank files and SentencePiece models, whose conversion takes seconds; by default
-            they are converted each time.
+        eod: text of the token that ends a document; by default the eos token, else the sep token. It becomes the eos
+            token if the tokenizer names none.
+        rules: how texts are encoded; by default as usual for the tokenizer's kind.
+        cache_folder: cache of converted rank files and SentencePiece models, whose conversion takes seconds; by
+            default they are converted each time.
 
     Raises:
-        TokenizationError: nothing is there, it cannot be read, or a token asked for does not exist.
-        UnsupportedTokenizerError: a kind of tokenizer that is not read.
+        TokenizationError: nothing is there, it cannot be read, or a requested token does not exist.
+        UnsupportedTokenizerError: this kind of tokenizer is not supported.
     """
     parts = _read(spec, cache_folder)
     # Reading a large vocabulary takes several times the memory that it needs afterwards.
@@ -96,7 +96,7 @@ def _read(spec: str | Path, cache: Path | None) -> TokenizerParts:
 def _from_folder(folder: Path, cache: Path | None, repository: str | None = None) -> TokenizerParts:
     if (folder / TOKENIZER_FILE).is_file():
         return _from_json(folder / TOKENIZER_FILE)
-    # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a folder inside.
+    # A model that `toolkit convert --from-hf` wrote, or a checkpoint, has its tokenizer in a subfolder.
     if (folder / "tokenizer" / TOKENIZER_FILE).is_file():
         return _from_folder(folder / "tokenizer", cache)
     if all((folder / name).is_file() for name in _PAIR):
@@ -130,9 +130,9 @@ def _from_json(path: Path) -> TokenizerParts:
 
 
 def _with_configuration(parts: TokenizerParts, folder: Path) -> TokenizerParts:
-    """A SentencePiece model with the names and tokens that the files beside it add.
+    """Add to a SentencePiece model the names and tokens from the files beside it.
 
-    All added tokens are special: SentencePiece itself, whose ids the reference gives, reads their strings as text.
+    All added tokens are special: SentencePiece itself, whose ids are the reference, reads their strings as plain text.
     """
     if parts.reference is None or parts.reference.kind is not TokenizerKind.SENTENCEPIECE:
         return parts
@@ -140,7 +140,7 @@ def _with_configuration(parts: TokenizerParts, folder: Path) -> TokenizerParts:
     entries = [replace(entry, special=True, normalized=False) for entry in read_added_tokens(folder, names)]
     declare_added(parts.backend, entries, folder)
     vocabulary = parts.backend.get_vocab(with_added_tokens=True)
-    # Which ids further names get that are in no file differs from class to class.
+    # Extra names without an id in any file are dropped: their ids would differ from class to class.
     extra = tuple(text for text in (*parts.names.extra, *names.extra) if text in vocabulary)
     return replace(
         parts,

@@ -1,4 +1,4 @@
-"""What becomes of a text in a tokenizer: characters that its ids no longer say, and ids that the saved files give."""
+"""Tokenization losses: characters that cannot be recovered from ids, and ids that the saved files do not reproduce."""
 
 import unicodedata
 from collections import Counter
@@ -15,9 +15,9 @@ from tokenization.tokenizer import Tokenizer
 
 
 def characters(text: str) -> Counter[str]:
-    """The letters, digits and signs of a text, each as often as it occurs.
+    """Counts of the letters, digits and signs of a text.
 
-    Folded as far as tokenizers are meant to: case, accents, compatibility forms, white space and control characters.
+    Ignores what tokenizers may normalize away: case, accents, compatibility forms, white space and control characters.
     """
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     counts = Counter(folded)
@@ -25,15 +25,15 @@ def characters(text: str) -> Counter[str]:
 
 
 def lost_characters(tokenizer: Tokenizer, text: str, ids: Ids) -> Counter[str]:
-    """The `characters` of a text that cannot be read from the ids that `encode_batch` made of it."""
+    """The `characters` of a text that cannot be recovered from its ids; `ids` are from `encode_batch`."""
     return characters(text) - characters(_read(tokenizer, ids))
 
 
 def saved_difference(tokenizer: Tokenizer, encoded: Mapping[str, Ids]) -> Difference | None:
-    """Compare what `encode_batch` made of texts with the ids that the saved files give; None if all are equal."""
+    """First difference between ids from `encode_batch` and ids from the saved files; None if all are equal."""
     from tokenizers import Tokenizer as Backend
 
-    # In a saved tokenizer they are special, such as a new mask, and in a text that is encoded here they are not.
+    # Tokens such as a new mask are special in a saved tokenizer, but not in a text that is encoded here.
     newly_special = SpecialTextCounter(tokenizer.newly_special)
     texts = [text for text in encoded if not newly_special.is_in(text)]
     end, frame = tokenizer.appended_ids, tokenizer.frame
@@ -49,13 +49,13 @@ def saved_difference(tokenizer: Tokenizer, encoded: Mapping[str, Ids]) -> Differ
 
 
 def _read(tokenizer: Tokenizer, ids: Ids) -> str:
-    """The text of ids, without their frame and unknown tokens."""
+    """Text of the ids, without their frame and unknown tokens."""
     frame, backend = tokenizer.frame, tokenizer.backend
     inner = ids[len(frame.front) : ids.size - len(frame.back)]
     kept = inner[inner != tokenizer.unknown_id].tolist() if tokenizer.unknown_id is not None else inner.tolist()
     if not is_byte_level(backend):
         return str(backend.decode(kept, skip_special_tokens=False))
-    # Whatever a decoder, if there is one, would do besides.
+    # Bypasses the decoder, if there is one, which might do more.
     added = backend.get_added_tokens_decoder()
     tokens = ((token_id, str(backend.id_to_token(token_id))) for token_id in kept)
     contents = (text.encode() if token_id in added else byte_level_bytes(text) for token_id, text in tokens)

@@ -23,7 +23,7 @@ class MaskOrigin(StrEnum):
 class MaskToken:
     """The mask token of a tokenizer.
 
-    `passed_over` is a token that looks like a mask (`[MASK]`) and was not taken, since no file names it.
+    `passed_over` is a token that looks like a mask (`[MASK]`) but was not used, since no file names it.
     """
 
     id: int
@@ -35,7 +35,7 @@ class MaskToken:
 def choose_mask(
     policy: str, ids: Mapping[str, int], *, named: str | None, roles: Mapping[str, int], next_id: int
 ) -> MaskToken:
-    """Apply a policy: `auto`, `reserved` (the first reserved slot), `append` (one id more), `token:TEXT` or `id:N`.
+    """Apply a policy: `auto`, `reserved` (the first reserved slot), `append` (a new id), `token:TEXT` or `id:N`.
 
     `named` is the text of the mask token that the tokenizer's files name; ids in `roles` cannot be the mask.
     """

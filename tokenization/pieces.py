@@ -1,7 +1,7 @@
 """Pieces of a vocabulary as the bytes of text that they stand for, and the pieces that spell given bytes.
 
-Vocabularies write the same text differently: byte-level ones in GPT-2's alphabet, SentencePiece's with `▁` for a blank
-and `<0x0A>` for a byte, WordPiece's with `##` where a word goes on. Bytes make their pieces comparable.
+Vocabularies write the same text differently: byte-level ones in GPT-2's alphabet, SentencePiece's with `▁` for a space
+and `<0x0A>` for a byte, WordPiece's with `##` if a word continues. Bytes make their pieces comparable.
 """
 
 import re
@@ -31,13 +31,13 @@ class _Spelling(StrEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that an ordinary token stands for."""
+    """Text of an ordinary token."""
 
     content: bytes
     is_byte: bool = False
-    """The fallback for one byte of what no piece spells."""
+    """Whether it is the fallback for one byte of text that no piece spells."""
     is_continued: bool = False
-    """A WordPiece vocabulary writes it as a part after another: `##§` and `§` stand for the same bytes."""
+    """Whether it continues a word in a WordPiece vocabulary: `##§` and `§` stand for the same bytes."""
 
 
 class Pieces:
@@ -53,23 +53,23 @@ class Pieces:
             for text, token_id in self._backend.get_vocab(with_added_tokens=True).items()
             if token_id not in special
         }
-        # Of several that are alike the first; of several for the same bytes one that is neither fallback nor part.
+        # The first of equal pieces; of pieces for the same bytes, one that is neither a fallback nor a continuation.
         ranked = sorted(self.by_id.items(), key=lambda entry: (entry[1].is_byte, entry[1].is_continued, entry[0]))
         self._by_piece = {piece: token_id for token_id, piece in reversed(ranked)}
         self._by_content = {piece.content: token_id for token_id, piece in reversed(ranked)}
 
     def find(self, piece: Piece) -> int | None:
-        """Id of a token for the same bytes; one spelled the same if there is one."""
+        """Id of a token for the same bytes, preferably spelled the same; None if absent."""
         return self._by_piece.get(piece, self._by_content.get(piece.content))
 
     def spell(self, content: bytes) -> list[int]:
-        """The ids that spell these bytes, as a part of a longer text; empty where the vocabulary cannot spell them."""
+        """Ids that spell these bytes inside a longer text; empty if the vocabulary cannot spell them."""
         if self._spelling is _Spelling.BYTES:
-            # Past the rules that cut a text into words: these bytes are what such a cut left.
+            # Bypasses the rules that split a text into words: these bytes already result from such a split.
             return self._ordinary([token.id for token in self._backend.model.tokenize(byte_level_text(content))])
         try:
             text = content.decode()
-        except UnicodeDecodeError:  # a part of a character
+        except UnicodeDecodeError:  # part of a character
             single = [self.find(Piece(bytes([byte]), is_byte=True)) for byte in content]
             return [token_id for token_id in single if token_id is not None] if None not in single else []
         if self._spelling is _Spelling.BLANKS:
@@ -89,7 +89,7 @@ class Pieces:
         if self._spelling is _Spelling.WORDS:
             if text.startswith(self._continuation):
                 return Piece(text.removeprefix(self._continuation).encode(), is_continued=True)
-            # Words come after a blank, marks seldom do.
+            # Words follow a space, punctuation seldom does.
             return Piece((f" {text}" if text[:1].isalnum() else text).encode())
         return Piece(text.encode())
 

@@ -1,4 +1,4 @@
-"""Reference tokenizer backends, one per library, the memory that they free, and the rules for turning text into ids."""
+"""Reference tokenizer backends, one per library; release of their freed memory; rules for turning text into ids."""
 
 import ctypes
 import os
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Ids = npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 
-# Characters of a text that take `tokenizers` some 25 MB of working memory, most of which stays with a thread.
+# Length in characters of a text that takes `tokenizers` about 25 MB of working memory, most of which a thread retains.
 _LONG_TEXT = 1 << 18
 
 
 class TokenizerKind(StrEnum):
-    """Library that is the reference of a tokenizer."""
+    """Library whose ids are the reference of a tokenizer."""
 
     HUGGINGFACE = "huggingface"
     TIKTOKEN = "tiktoken"
@@ -58,11 +58,11 @@ class HuggingFaceReference:
     def encode(self, texts: Sequence[str]) -> Iterator[Ids]:
         """The ids of each text.
 
-        `tokenizers` (0.23) hands ids out as a Python list only, no buffer; so the ids of one text at a time pass
-        through a list, and it is dropped before the next. Its own working memory is about 100 bytes per character
-        of each text in work, and it takes a text whole; so callers pass blocks of a few megabytes.
+        `tokenizers` (0.23) returns ids only as a Python list, not as a buffer; so the ids of one text at a time pass
+        through a list, which is dropped before the next. Its own working memory is about 100 bytes per character
+        of each text in progress, and it processes a text whole; so callers pass blocks of a few megabytes.
         """
-        # Else the library spreads each call over threads of its own; callers bring the threads. It reads this
+        # Otherwise the library spreads each call over its own threads, but callers bring the threads. It reads this
         # variable at every call, and a user's own setting wins.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with encoding_errors():
@@ -76,13 +76,13 @@ class HuggingFaceReference:
 
 @dataclass(frozen=True)
 class TokenizerParts:
-    """Parts that the files of a tokenizer give.
+    """Parts of a tokenizer, as read from its files.
 
     Attributes:
-        backend: the Hugging Face form; `content` is its `tokenizer.json`, where it is known already.
-        digest: hash of all that decides its ids, but for the names of special tokens.
+        backend: the Hugging Face form; `content` is its `tokenizer.json`, if already known.
+        digest: hash of everything that determines its ids, except the names of special tokens.
         reference: the library's own backend, for kinds other than Hugging Face.
-        folder: of the file, where configuration files belong to it.
+        folder: of the file, if configuration files belong to it.
         source: `organization/name@commit` of a tokenizer from the hub.
     """
 
@@ -98,8 +98,8 @@ class TokenizerParts:
 def release_freed_memory() -> None:
     """Return freed memory to the system (glibc's malloc_trim); does nothing elsewhere.
 
-    The tokenizer's threads free the hundreds of megabytes that a text of some megabytes takes, but each thread's heap
-    keeps them, and the next long text may fall to another thread: without this the heaps add up.
+    The tokenizer's threads free the hundreds of megabytes that a text of a few megabytes takes, but each thread's heap
+    retains them, and the next long text may go to another thread: without this the heaps add up.
     """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
@@ -109,13 +109,13 @@ def release_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """Rules by which a text becomes ids. None is the default of the tokenizer's kind.
+    """Rules for turning text into ids. None: the default of the tokenizer's kind.
 
     Args:
         parse_special_text: the string of a special token inside a text becomes that token, as in transformers;
-            otherwise it is text like any other. Hugging Face tokenizers do; tiktoken and SentencePiece never.
-        add_bos: keep what the tokenizer's own post-processor puts in front of a text. A Hugging Face tokenizer may
-            have one; tiktoken and SentencePiece files have none.
+            otherwise it is plain text. Default for Hugging Face tokenizers; tiktoken and SentencePiece never do it.
+        add_bos: keep the ids that the tokenizer's own post-processor puts in front of a text. A Hugging Face tokenizer
+            may have a post-processor; tiktoken and SentencePiece files have none.
     """
 
     parse_special_text: bool | None = None
@@ -123,7 +123,7 @@ class EncodingRules:
     add_eod: bool = True
 
     def settled(self, kind: TokenizerKind) -> "EncodingRules":
-        """The rules of a kind of tokenizer, with defaults for None; asking for what it never does is an error."""
+        """The rules with defaults of `kind` for None; raise `TokenizationError` for a rule that it never follows."""
         is_hugging_face = kind is TokenizerKind.HUGGINGFACE
         library = "tiktoken" if kind is TokenizerKind.TIKTOKEN else "SentencePiece"
         if self.parse_special_text and not is_hugging_face:

@@ -1,7 +1,7 @@
 """Special tokens: their names in the files beside a `tokenizer.json`, and their strings inside ordinary text.
 
-The role of a token (end of text, padding, mask...) is never guessed from its text: a tokenizer may hold `</s>` and mean
-something else by it.
+The role of a token (end of text, padding, mask...) is never guessed from its text: a tokenizer may contain `</s>` and
+use it for something else.
 """
 
 import json
@@ -24,13 +24,13 @@ CONFIGURATION_FILES = (_CONFIG, _MAP, _ADDED)
 
 @dataclass(frozen=True)
 class SpecialNames:
-    """Text of the token in each role that is filled (`roles["eos"]`), and further special tokens without a role."""
+    """Token text of each assigned role (`roles["eos"]`), and further special tokens without a role."""
 
     roles: Mapping[str, str] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
 
     def texts(self) -> list[str]:
-        """Every named token's text, once each, roles first."""
+        """Texts of all named tokens, without duplicates, roles first."""
         ordered = [self.roles[role] for role in ROLES if role in self.roles]
         return list(dict.fromkeys([*ordered, *self.extra]))
 
@@ -48,21 +48,21 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    """A token is written as its text, or as an object with `content`."""
+    """Text of a token, which is written as its text, or as an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) and value else None
 
 
 def read_tokenizer_class(folder: Path) -> str | None:
-    """The class that `tokenizer_config.json` in a folder names, if it does."""
+    """The tokenizer class that a folder's `tokenizer_config.json` names; None if absent."""
     return _text(_read(folder / _CONFIG).get("tokenizer_class"))
 
 
 def read_special_names(folder: Path) -> SpecialNames:
-    """Read the names in `tokenizer_config.json` and `special_tokens_map.json`, as transformers ranks the two."""
+    """Read the names in `tokenizer_config.json` and `special_tokens_map.json`, with transformers' precedence."""
     config, names = _read(folder / _CONFIG), _read(folder / _MAP)
-    # The map is the older file; it still rules unless the config lists its added tokens.
+    # The map is the older file; it still takes precedence unless the config lists its added tokens.
     ranked = (config, names) if "added_tokens_decoder" in config else (names, config)
     roles = {}
     for role in ROLES:
@@ -97,7 +97,7 @@ class AddedEntry:
 
 
 def read_added_tokens(folder: Path, names: SpecialNames) -> list[AddedEntry]:
-    """Read `added_tokens_decoder` in `tokenizer_config.json`, else `added_tokens.json`; ascending by id.
+    """Read `added_tokens_decoder` in `tokenizer_config.json`, else `added_tokens.json`; sorted by id.
 
     `added_tokens.json` does not say which tokens are special, so `names` do. A `tokenizer.json` lists its own.
     """
@@ -130,9 +130,9 @@ def _added_entry(token_id: int, token: Mapping[str, Any]) -> AddedEntry:
 
 
 class SpecialTextCounter:
-    """Counts how often special-token strings (`<|endoftext|>`...) occur in texts; the longest wins where two start.
+    """Counts special-token strings (`<|endoftext|>`...) in texts; the longest wins if two start at one place.
 
-    Nearly all text holds none, so a text is first searched for the few openings of these strings (`<|`, `[P`...),
+    Nearly all text contains none, so a text is first searched for the few prefixes of these strings (`<|`, `[P`...),
     which runs at memory speed.
     """
 
@@ -142,11 +142,11 @@ class SpecialTextCounter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def is_in(self, text: str) -> bool:
-        """One of the strings occurs in a text."""
+        """Whether one of the strings occurs in a text."""
         return self._pattern is not None and self._may_be_in(text) and self._pattern.search(text) is not None
 
     def count(self, text: str) -> int:
-        """Occurrences in a text."""
+        """Number of occurrences in a text."""
         return sum(1 for _ in self._pattern.finditer(text)) if self._pattern and self._may_be_in(text) else 0
 
     def _may_be_in(self, text: str) -> bool:

@@ -1,7 +1,7 @@
 """The `Tokenizer` class: encoding to arrays of ids, decoding, a fingerprint, and saving.
 
-Two vocabularies are kept apart. Texts are encoded with the tokenizer as it was found, so that ids do not depend on
-which mask token was decided; the mask belongs to the vocabulary that is counted, fingerprinted and saved.
+Two vocabularies are kept separate. Texts are encoded with the tokenizer as loaded, so that ids do not depend on the
+choice of the mask token; the mask belongs to the vocabulary that is counted, fingerprinted and saved.
 """
 
 import hashlib
@@ -51,20 +51,20 @@ _NO_END = {
 
 
 class Tokenizer:
-    """A tokenizer whose special tokens are decided; made by `tokenization.load`.
+    """A tokenizer with its special tokens chosen; made by `tokenization.load`.
 
     Attributes:
-        mask: the mask token, and where it comes from.
-        eod_id: id that ends a document: eos, else sep, else what was asked for; None where nothing names one.
-        is_eod_given: whether that was asked for.
-        vocabulary_size: number of ids, the mask included (highest id + 1).
-        encoded_vocabulary_size: the same without an appended mask; no id of `encode_batch` reaches it.
-        special_ids: the ids of `bos`, `eos`, `pad`, `mask`, None where there is none.
-        role_ids: the id of the token in each role that is filled, among all of `special_tokens.ROLES`.
-        rules: how texts are encoded, nothing left open.
+        mask: the mask token and its origin.
+        eod_id: id that ends a document: the requested one, else eos, else sep; None if absent.
+        is_eod_given: whether it was requested.
+        vocabulary_size: number of ids, including the mask (highest id + 1).
+        encoded_vocabulary_size: the same without an appended mask; all ids from `encode_batch` are below it.
+        special_ids: the ids of `bos`, `eos`, `pad`, `mask`; None if absent.
+        role_ids: token id of each assigned role, among all of `special_tokens.ROLES`.
+        rules: how texts are encoded, with all defaults resolved.
         folder: of the configuration files next to the vocabulary; None if there are none.
         source: `organization/name@commit` of a tokenizer from the hub; None for local files.
-        converted_form: the `tokenizer.json` that `backend` was read from, where the file was of another kind.
+        converted_form: the `tokenizer.json` that `backend` was read from, if the file was of another kind.
     """
 
     def __init__(self, parts: TokenizerParts, *, mask_token: str, eod: str | None, rules: EncodingRules) -> None:
@@ -111,11 +111,11 @@ class Tokenizer:
 
     @property
     def backend(self) -> "tokenizers.Tokenizer":
-        """The Hugging Face form that texts are encoded with; not to be changed."""
+        """The Hugging Face form that texts are encoded with; do not modify it."""
         return self._backend
 
     def require_eod(self) -> int:
-        """The id that ends a document; a TokenizationError where no file names one and none was given."""
+        """The id that ends a document; raise `TokenizationError` if no file names one and none was given."""
         if self.eod_id is None:
             listed = ", ".join(sorted({*self._declared.values()} - {self.mask.text})[:8])
             known = f" (its special tokens: {listed})" if listed else ""
@@ -126,18 +126,18 @@ class Tokenizer:
         return self.eod_id
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        """Encode texts with the reference, each as its post-processor leaves it, followed by `appended_ids`.
+        """Encode texts with the reference, post-processor included, each followed by `appended_ids`.
 
         Runs on the calling thread, and may run on several at once. Working memory is up to 100 bytes per character
         of the longest text, so callers pass blocks of a few megabytes.
 
         Returns:
-            The ids of all texts one after the other, and the number of ids of each text, `appended_ids` included. A
-            text without an id of its own has length 0.
+            The concatenated ids of all texts, and the number of ids of each text, including `appended_ids`. A text
+            without an id of its own has length 0.
 
         Raises:
-            TokenizationError: no token ends a document.
-            CannotEncode: the vocabulary cannot write one of the texts.
+            TokenizationError: there is no end-of-document token.
+            CannotEncode: the vocabulary cannot represent one of the texts.
         """
         own, end = self.own_frame, self.appended_ids
         num_front = 0 if self.rules.add_bos else len(own.front)
@@ -158,12 +158,12 @@ class Tokenizer:
 
     @cached_property
     def frame(self) -> Frame:
-        """Ids around every document: in what `encode_batch` gives, or in documents that were `made_with` it."""
+        """Ids around every document, as added by `encode_batch`, or as set by `made_with`."""
         front = self.own_frame.front if self.rules.add_bos else ()
         return Frame(front, (*self.own_frame.back, *self.appended_ids.tolist()))
 
     def made_with(self, frame: Frame) -> None:
-        """Take over the frame of documents that were encoded elsewhere; after that the tokenizer is saved, not used."""
+        """Adopt the frame of documents encoded elsewhere; after that the tokenizer is only saved, not used."""
         is_own = frame.front == self.own_frame.front
         add_bos = self.rules.add_bos if is_own else bool(frame.front)
         add_eod = self.eod_id is not None and frame.back[-1:] == (self.eod_id,)
@@ -171,14 +171,14 @@ class Tokenizer:
 
     @property
     def ends_texts(self) -> bool:
-        """The post-processor ends every text with the end-of-document token."""
+        """Whether the post-processor ends every text with the end-of-document token."""
         return self.eod_id is not None and self.own_frame.back[-1:] == (self.eod_id,)
 
     @property
     def appended_ids(self) -> Ids:
         """Ids that `encode_batch` appends to a document: the end-of-document token, or nothing.
 
-        The token is not appended again where the post-processor ends texts with it, unless it was given explicitly.
+        The token is not appended again if the post-processor ends texts with it, unless it was given explicitly.
         """
         appended = []
         if self.rules.add_eod:
@@ -187,9 +187,9 @@ class Tokenizer:
         return np.array(appended, dtype=np.uint32)
 
     def special_text_hits(self, texts: Sequence[str], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
-        """Occurrences of special-token strings in each text, of which `encode_batch` made these ids and lengths.
+        """Number of special-token strings in each text; `ids` and `lengths` are from `encode_batch` of these texts.
 
-        Where such strings are parsed, only texts with a special id inside are searched.
+        If such strings are parsed, only texts with a special id inside are searched.
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
@@ -200,14 +200,14 @@ class Tokenizer:
         return hits
 
     def unknown_counts(self, ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
-        """Unknown tokens in each text, of which `encode_batch` made these ids and lengths."""
+        """Number of unknown tokens in each text; `ids` and `lengths` are from `encode_batch`."""
         if self.unknown_id is None or not (ids == self.unknown_id).any():
             return np.zeros_like(lengths)
         is_unknown = np.arange(self.encoded_vocabulary_size) == self.unknown_id
         return self._num_inside(is_unknown, ids, lengths)
 
     def _num_inside(self, is_counted: npt.NDArray[np.bool_], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
-        """How many ids of each text are counted, those of its frame left out."""
+        """Number of ids of each text that `is_counted` flags, without its frame."""
         around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
         num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
         ends = np.cumsum(lengths)
@@ -217,12 +217,12 @@ class Tokenizer:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """The id for what the vocabulary cannot write; None where it has none."""
+        """Id of the unknown token; None if absent."""
         return unknown_id(self._backend, self.form)
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
-        """A flag for each id that texts are encoded with: a special token has it."""
+        """Whether each id that texts are encoded with is a special token."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
         is_special[list(self._declared)] = True
         return is_special
@@ -232,36 +232,36 @@ class Tokenizer:
         return SpecialTextCounter(self._declared.values())
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer]) -> str:
-        """The text of ids, special tokens written out."""
+        """Text of the ids, special tokens written out."""
         return str(self._complete.decode(np.asarray(ids).tolist(), skip_special_tokens=False))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sha256 over the vocabulary's ids and bytes and the special ids; equal whatever file they came from."""
+        """SHA-256 of the vocabulary's ids and bytes and the special ids; the same for any kind of source file."""
         vocabulary = vocabulary_bytes(self._backend, mask=self.mask.text, mask_id=self.mask.id)
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
 
     @cached_property
     def _complete(self) -> "tokenizers.Tokenizer":
-        """The tokenizer with every decided token special, as it is saved."""
+        """The tokenizer with every chosen token special, as it is saved."""
         return completed(self._backend, self._names, mask_id=self.mask.id)
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """Name and content of the files that `save` writes; equal tokenizers, equal files."""
+        """Name and content of the files that `save` writes; equal tokenizers have equal files."""
         config: dict[str, object] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             **{f"{role}_token": self._names.roles[role] for role in ROLES if role in self._names.roles},
         }
         if self._names.extra:
-            # transformers 5 calls them extra_special_tokens, and reads both; transformers 4 reads this name alone.
+            # transformers 5 calls them extra_special_tokens, and reads both; transformers 4 reads only this name.
             config["additional_special_tokens"] = list(self._names.extra)
-        # Not `_complete`: that one would stay in memory, and decoding alone needs it.
+        # Not `_complete`, which would stay in memory and is only needed for decoding.
         complete = completed(self._backend, self._names, mask_id=self.mask.id)
         content = self.form if complete is self._backend else complete.to_str(pretty=True).encode()
         own = self.own_frame
-        # What is appended to documents is no part of the post-processor.
+        # Ids appended to documents are not part of the post-processor.
         back = own.back if self.frame.back[: len(own.back)] == own.back else ()
         if own != Frame(self.frame.front, back):
             parsed = json.loads(content)
@@ -274,34 +274,34 @@ class Tokenizer:
 
     @property
     def newly_special(self) -> list[str]:
-        """Tokens that are special in the saved files alone: a mask or an end that was decided here."""
+        """Tokens that are special only in the saved files: a mask or an end that was chosen here."""
         return undeclared(self._backend, self._names.texts())
 
     @cached_property
     def source_digest(self) -> str:
-        """Sha256 over all that decides the ids: the file's content, the special tokens, and whose ids they are."""
+        """SHA-256 of everything that determines the ids: the file's content, the special tokens, the library."""
         decided = (f"{self.kind}", self._digest, dict(self._names.roles), self._names.extra, self.mask.id)
         return hashlib.sha256(repr(decided).encode()).hexdigest()
 
     @cached_property
     def encoding_digest(self) -> str:
-        """Sha256 over what turns a text into ids, before any end is added; no mask and no other role is part of it."""
+        """SHA-256 of what turns a text into ids, before any end is added; independent of the mask and other roles."""
         return hashlib.sha256(f"{self.kind}\n".encode() + self.form).hexdigest()
 
     @cached_property
     def form(self) -> bytes:
-        """The backend's `tokenizer.json`. Kept, since a large vocabulary takes half a second to write."""
+        """The backend's `tokenizer.json`. Cached, since a large vocabulary takes half a second to write."""
         return self.converted_form or self._backend.to_str(pretty=True).encode()
 
     def encoding(self) -> dict[str, Any]:
-        """Record of how texts became ids, as plain data: the rules, and the frame as ids."""
+        """Record of how texts were encoded, as plain data: the rules, and the frame as ids."""
         return {**asdict(self.rules), "frame": asdict(self.frame)}
 
     def save(self, folder: Path) -> None:
         """Write a folder that `transformers.AutoTokenizer` and `tokenization.load` read.
 
-        The decided tokens are named in it, so that loading it decides the same again. A pad token is not invented. The
-        post-processor is the one that `encode_batch` applies, and `encoding.json` says what else decided the ids.
+        The chosen tokens are named in it, so that loading it makes the same choice. No pad token is invented. The
+        post-processor is the one that `encode_batch` applies, and `encoding.json` records what else determined the ids.
         """
         folder.mkdir(parents=True, exist_ok=True)
         encoding = json.dumps({**self.encoding(), "source": self.source}, indent=2).encode() + b"\n"

@@ -17,12 +17,12 @@ def train_bpe(texts: Iterable[str], *, vocabulary_size: int, folder: Path) -> Pa
     the mask; then come the 256 bytes; then merges, so that any text can be encoded and decoded without loss.
 
     Args:
-        vocabulary_size: number of ids, specials and mask included; at least 259. Little text gives fewer.
-        folder: made if missing; `tokenizer.json` and `tokenizer_config.json` in it are replaced.
+        vocabulary_size: number of ids, including specials and mask; at least 259. Fewer if there is little text.
+        folder: created if missing; `tokenizer.json` and `tokenizer_config.json` in it are replaced.
 
     Raises:
-        TokenizationError: the vocabulary is too small to hold every byte.
-        OSError: the files cannot be written; none is there in part.
+        TokenizationError: the vocabulary is too small for all bytes.
+        OSError: the files cannot be written; none is left incomplete.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -2,13 +2,13 @@
 
 A word is a run of letters, digits and combining marks, with the space in front of it. Every other character stands
 alone: punctuation, symbols, other white space, and the characters of scripts written without spaces (Han, kana,
-Thai...), where each token is a word. So two neighbouring characters belong to one word if the second is a letter and
-the first a letter or a space; and two neighbouring tokens, by the last character of one and the first of the other.
+Thai...), where each token is a word. So two adjacent characters belong to one word if the second is a letter and the
+first is a letter or a space; for two adjacent tokens, the last character of one and the first of the other decide.
 BERT's tokenizer splits text in the same way, except for symbols outside ASCII and scripts without spaces.
 
-A character whose bytes are several tokens is never split. On its left it counts as the last character that its first
-token could begin, nearly always one of its script; on its right as a letter. A WordPiece token without the prefix of a
-continuation begins a word.
+A character whose bytes span several tokens is never split. At its left edge it counts as the last character that its
+first token could begin, nearly always one of its script; at its right edge as a letter. A WordPiece token without the
+continuation prefix begins a word.
 """
 
 import unicodedata
@@ -23,9 +23,9 @@ from tokenization.pieces import Pieces
 from tokenization.tokenizer import Tokenizer
 
 WORD_RULE = 1
-"""Version of the rule above; a change for any id is another version."""
+"""Version of the rule above; any change of its result for an id needs a new version."""
 
-# Scripts without spaces, and symbols younger than Unicode 3.2, whose categories are the same in every Python.
+# Scripts without spaces, and symbols newer than Unicode 3.2, whose categories are the same in every Python.
 _ALONE = (
     *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF), (0x20A0, 0x20CF)),
     *((0x2190, 0x245F), (0x2500, 0x2BFF), (0x2E00, 0x312F), (0x31A0, 0x31FF), (0x3400, 0xA4CF), (0xA9E0, 0xA9FF)),
@@ -41,7 +41,7 @@ _SAMPLES = (
 
 
 def word_boundaries(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Flags of each id, (V,): it begins a word whatever precedes it; it ends one. Special and unused ids do both.
+    """Whether each id, (V,), begins a word whatever precedes it, and whether it ends one; special, unused ids do both.
 
     Raises:
         UnsupportedTokenizerError: on sample texts, tokens and their offsets disagree, as with a BPE that drops spaces.
@@ -50,7 +50,7 @@ def word_boundaries(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.ND
     ends_V = begins_V.copy()
     is_of_words = type(tokenizer.backend.model).__name__ in ("WordPiece", "WordLevel")
     for token_id, piece in Pieces(tokenizer).by_id.items():
-        # Bytes that are no whole character become surrogates, which count as letters.
+        # Bytes that are not a whole character become surrogates, which count as letters.
         content = piece.content or b"\xff"
         size = 1 + sum(content[0] >= lead for lead in (0xC0, 0xE0, 0xF0))
         first = (content + b"\xbf\xbf\xbf")[:size].decode("utf-8", "surrogateescape")[0]

@@ -1,7 +1,7 @@
-"""Model folders of others' tools: configuration, tokenizer, sentence-transformers' modules and model card.
+"""Model folders for other tools: configuration, tokenizer, sentence-transformers' modules and model card.
 
-The one writer of exports and of fine-tuned models. Everything is in forms that readers of transformers 4 and of
-sentence-transformers 2 know; the newest libraries write forms that such readers refuse, or read as something else.
+The only writer of exports and of fine-tuned models. All formats are readable by transformers 4 and
+sentence-transformers 2; the newest libraries write formats that those refuse or misread.
 """
 
 import json
@@ -38,10 +38,10 @@ _PAPER_DEFAULTS = {"rope_theta": 250_000.0, "classifier_pooling": "mean"}
 
 
 def as_native(config: dict[str, Any]) -> dict[str, Any]:
-    """The content of `config.json` as a class of transformers reads it: the models of arXiv 2507.00994 as EuroBERT.
+    """Content of `config.json` for a class of transformers: the models of arXiv 2507.00994 as EuroBERT.
 
-    Theirs are EuroBERTs by other names of classes, in code that comes with the model and is not run. `is_causal` says
-    how a model was trained; its authors fine-tune all of them with bidirectional attention, as EuroBERT's class does.
+    They are EuroBERTs under other class names, in code that comes with the model and is not run. `is_causal` says
+    how a model was trained; its authors fine-tune all of them with bidirectional attention, like EuroBERT's class.
     """
     if config.get("model_type") != _PAPER_TYPE:
         return config
@@ -50,10 +50,10 @@ def as_native(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
-    """The configuration of a folder, or of a model on the hub, by transformers; code that comes with it is not run.
+    """The transformers configuration of a folder, or of a model on the hub; code that comes with it is not run.
 
-    Raises what transformers raises, and a UserError for a file that holds no object or whose `model_type` is no word,
-    or one of ours that this version of transformers does not know; `options` are those of `from_pretrained`.
+    Raise what transformers raises, and `UserError` if the file has no JSON object, or if its `model_type` is not a
+    string, or is one of ours that this transformers version does not know; `options` are those of `from_pretrained`.
     """
     from transformers import AutoConfig, PreTrainedConfig
 
@@ -77,7 +77,7 @@ def read_config(model: Path | str, **options: Any) -> "PreTrainedConfig":
 
 
 def check_is_known(model_type: str, what: str) -> None:
-    """A UserError where the installed transformers is too old for a class of ours; `what` it is, in words."""
+    """Raise `UserError` if the installed transformers is too old for one of our classes; `what` describes it."""
     from transformers import CONFIG_MAPPING, __version__
 
     if model_type not in CONFIG_MAPPING:
@@ -88,7 +88,7 @@ def check_is_known(model_type: str, what: str) -> None:
 
 
 def add_old_keys(folder: Path) -> None:
-    """Add what transformers 4 looks for in `config.json`, and 5 has under another name: the bases of rotary angles."""
+    """Add keys to `config.json` that transformers 4 expects, and 5 has under other names: the RoPE bases."""
     config = read_json(folder / CONFIG_FILE)
     angles, layers = config.get("rope_parameters") or {}, config.get("layer_types") or []
     old: dict[str, Any] = {}
@@ -109,18 +109,18 @@ def add_old_keys(folder: Path) -> None:
 def write_tokenizer(
     folder: Path, content: dict[str, Any], *, config: Mapping[str, Any], longest: int, inputs: Sequence[str]
 ) -> None:
-    """Write a tokenizer of the one class that all readers take, and that changes nothing in `tokenizer.json`.
+    """Write a tokenizer under the one class that all readers accept, and that changes nothing in `tokenizer.json`.
 
     Args:
-        folder: gets `tokenizer.json` and `tokenizer_config.json`.
+        folder: destination of `tokenizer.json` and `tokenizer_config.json`.
         content: of `tokenizer.json`.
         config: names of the special tokens, `ROLE_token` and `additional_special_tokens`; other keys are kept.
-        longest: tokens of the longest input that the model takes.
-        inputs: what the model takes beside each other, such as `attention_mask`.
+        longest: number of tokens of the model's longest input.
+        inputs: names of the model's inputs, such as `attention_mask`.
     """
     config = dict(config)
     if isinstance(extra := config.pop("extra_special_tokens", None), list):
-        # transformers 4 takes no list under this name.
+        # transformers 4 does not accept a list under this name.
         config["additional_special_tokens"] = extra
     config |= {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -128,20 +128,20 @@ def write_tokenizer(
         "model_max_length": longest,
         "model_input_names": list(inputs),
     }
-    # What was last truncated or padded to is no part of a tokenizer, and other readers of the file obey it.
+    # The last truncation and padding are not part of a tokenizer, but other readers of the file would apply them.
     write_json(folder / _TOKENIZER, content | {"truncation": None, "padding": None})
     write_json(folder / _TOKENIZER_CONFIG, config)
 
 
 def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Write a tokenizer that transformers loaded, by its `tokenizer.json`; one that has none, as its class does."""
+    """Write a tokenizer loaded by transformers, from its `tokenizer.json`; one without it is saved by its own class."""
     if not tokenizer.is_fast:
         tokenizer.save_pretrained(folder)
         return
     roles = {key: str(token) for key, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)}
     extra = [token for token in tokenizer.all_special_tokens if token not in roles.values()]
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
-        # A batch could not be padded otherwise; the mask hides whatever token it is.
+        # A batch could not be padded otherwise; the attention mask hides the token, whichever it is.
         roles["pad_token"] = str(tokenizer.eos_token)
     write_tokenizer(
         folder,
@@ -154,15 +154,15 @@ def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
 
 @dataclass(frozen=True)
 class Modules:
-    """What sentence-transformers makes of an encoder's hidden states, and of texts before.
+    """Preprocessing of texts and pooling of an encoder's hidden states in sentence-transformers.
 
     Attributes:
-        pooling: kinds, as the library calls them; vectors of several are concatenated.
+        pooling: modes, by the library's names; the vectors of several modes are concatenated.
         pools_prompt: whether the tokens of a prompt are pooled too.
-        is_normalized: vectors have length 1.
-        lowers_case: texts are lower-cased first.
-        longest: tokens of a text that are read.
-        prompts: what stands in front of texts, by name.
+        is_normalized: whether vectors have length 1.
+        lowers_case: whether texts are lower-cased first.
+        longest: maximum number of tokens of a text.
+        prompts: prefixes of texts, by name.
         default_prompt: name of the prompt of texts that are neither queries nor documents.
     """
 
@@ -176,7 +176,7 @@ class Modules:
 
 
 def write_modules(folder: Path, modules: Modules, *, width: int) -> None:
-    """Write the files of sentence-transformers for an encoder; vectors are compared by the cosine."""
+    """Write the files of sentence-transformers for an encoder; vectors are compared by cosine similarity."""
     names = [("", "Transformer"), (_POOLING, "Pooling"), *([("2_Normalize", "Normalize")] * modules.is_normalized)]
     listed = [
         {"idx": index, "name": str(index), "path": path, "type": f"{_LIBRARY}.{name}"}
@@ -212,10 +212,10 @@ def card(
     base: str | None = None,
     facts: Mapping[str, str],
 ) -> str:
-    """The text of a model card: a title and paragraphs below the metadata that the hub reads.
+    """Text of a model card: a title and paragraphs below the metadata that the hub reads.
 
-    `base` is the model that this one was made from, said where it is an id of the hub; `facts` are those of its card
-    that still hold (`card_facts`).
+    `base` is the model that this one was made from, named if it is a hub id; `facts` are those of its card that still
+    hold (`card_facts`).
     """
     from huggingface_hub import ModelCardData
 
@@ -233,11 +233,11 @@ def card(
 
 
 def card_facts(model: str | Path) -> dict[str, str]:
-    """What holds for models made from a folder, or a model of the hub, too: `license` and `language` (with blanks)."""
+    """Facts of a folder's or hub model's card that hold for derived models too: `license`, `language` (with spaces)."""
     from huggingface_hub import ModelCard
 
     facts = {}
-    # A stranger's card may hold anything, and no model is lost for it.
+    # A third-party card may contain anything, and must not make the model unusable.
     with suppress(Exception):
         place = Path(model) / CARD_FILE if Path(model).is_dir() else model
         data = ModelCard.load(place, ignore_metadata_errors=True).data.to_dict()
@@ -249,13 +249,13 @@ def card_facts(model: str | Path) -> dict[str, str]:
 
 
 def table(rows: Iterable[Sequence[object]], *, head: Sequence[str]) -> str:
-    """A table of a card."""
+    """Markdown table of a model card."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
 def check_not_adapter(folder: Path) -> None:
-    """Raise for an adapter of PEFT, which is a model only together with the one that it was trained on."""
+    """Raise `UserError` for a PEFT adapter, which is a model only together with the one that it was trained on."""
     path = folder / "adapter_config.json"
     if path.is_file() and not any(folder.glob("model*.safetensors")):
         base = read_json(path).get("base_model_name_or_path") or "its base model"
@@ -267,9 +267,9 @@ def check_not_adapter(folder: Path) -> None:
 
 
 def wrapper_prefix(names: Collection[str], expected: Iterable[str], *, of_class: str) -> str:
-    """What a wrapper put in front of all names of tensors, such as `_orig_mod.` or `module.`; usually nothing.
+    """Prefix that a wrapper put in front of all tensor names, such as `_orig_mod.` or `module.`; usually empty.
 
-    Names are `expected` with the class's own prefix, `of_class`, or without it: a folder of the bare class has none.
+    Names are `expected` with or without the class's own prefix, `of_class`: a folder of the bare class has none.
     """
     known, first = {name.removeprefix(of_class) for name in expected}, min(names, default="")
     prefixes = ["", *(first[: place + 1] for place, sign in enumerate(first) if sign == ".")]
@@ -286,6 +286,6 @@ def write_json(path: Path, content: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Content of a JSON file; nothing where there is none."""
+    """Content of a JSON file; empty if it is missing."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return content

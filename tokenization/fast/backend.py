@@ -1,9 +1,9 @@
 """The fast batch backend, gigatoken: its output is identical to the reference's, or an error is raised.
 
-Three guards, each against the reference: every entry of the vocabulary (`check_vocabulary`), texts of the caller's
-choice (`check`), and one document in 1,000 during encoding, chosen by a hash, so that the same documents are compared
-in every run, with any number of threads. Texts that it is known to encode differently, or that hold
-bytes without a token, go to the reference.
+Three checks against the reference: every vocabulary entry (`check_vocabulary`), texts of the caller's choice (`check`),
+and one document in 1,000 during encoding, chosen by a hash, so that the same documents are compared in every run, with
+any number of threads. Texts that it is known to encode differently, or that contain bytes without a token, go to the
+reference.
 """
 
 import os
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _ONE_IN = 1000
 
-# gigatoken 0.10 remembers every word it has seen and never forgets one. When the process holds this many bytes more
-# than at its start, even after giving freed memory back, it is restarted: half a second with Llama 3's vocabulary.
+# gigatoken 0.10 caches every word it has seen and never evicts one. When the process has grown by this many bytes,
+# even after returning freed memory, gigatoken is restarted: half a second with Llama 3's vocabulary.
 _MAX_GROWTH = 128 << 20
 
 _MAX_MISMATCHED = 1000
@@ -49,11 +49,11 @@ _GROUP = 256
 
 
 class FastBackend:
-    """Encodes as `tokenizer.encode_batch` does, many times faster; made by `FastBackend.open`.
+    """Same as `tokenizer.encode_batch`, many times faster; made by `FastBackend.open`.
 
-    Safe to call from several threads. gigatoken itself spreads a call over the cores and shares one vocabulary among
-    them: on one thread it would serve one caller at a time. Texts that hold one of `mismatched_characters`, on which
-    the two backends do not agree, go to the reference.
+    Safe to call from several threads. gigatoken itself spreads a call over the cores, which share one vocabulary;
+    single-threaded, it would serve one caller at a time. Texts that contain one of `mismatched_characters`, on which
+    the two backends disagree, go to the reference.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class FastBackend:
         """Open the fast backend of a tokenizer and find out which texts it supports.
 
         Args:
-            characters: on which of these both agree is found out; by default on those that stand for all of Unicode,
-                which takes one to three seconds.
-            num_threads: threads that call it; None: any number. For one alone gigatoken does without threads of its
+            characters: characters on which to compare the two backends; by default a sample of Unicode, which takes one
+                to three seconds.
+            num_threads: number of threads that call it; None: any number. With 1, gigatoken starts no threads of its
                 own, which cost two processes on two cores 6 % of their time.
 
         Raises:
-            FastUnavailable: gigatoken is missing, does not do this kind of vocabulary, or agrees too little.
-            TokenizationError: no token ends a document.
+            FastUnavailable: gigatoken is missing, does not support this kind of vocabulary, or differs too often.
+            TokenizationError: there is no end-of-document token.
         """
         content = fast_form(tokenizer)
         special, plain = added_tokens(tokenizer)
@@ -96,7 +96,7 @@ class FastBackend:
         return backend
 
     def check_vocabulary(self) -> Difference | None:
-        """Compare on the text of every vocabulary entry, added tokens included."""
+        """Compare with the reference on the text of every vocabulary entry, including added tokens."""
         backend = self._tokenizer.backend
         is_spelled = is_byte_level(backend)
         texts = []
@@ -104,7 +104,7 @@ class FastBackend:
             try:
                 texts.append(byte_level_bytes(entry).decode("utf-8") if is_spelled else entry)
             except UnicodeDecodeError:
-                continue  # a part of a character: no text is this entry alone
+                continue  # part of a character: no text consists of this entry only
         if not is_spelled:
             texts += [text.replace("\u2581", " ") for text in texts]
         difference = self.check(texts)
@@ -112,7 +112,7 @@ class FastBackend:
         return difference
 
     def check(self, texts: Sequence[str], *, expected: tuple[Ids, Lengths] | None = None) -> Difference | None:
-        """Compare on these texts; None if all ids are equal. `expected`: what the reference makes of them, if known."""
+        """Compare with the reference; None if all ids are equal. `expected`: the reference's encoding, if known."""
         if expected is None:
             expected = self._tokenizer.encode_batch(texts)
         try:
@@ -121,9 +121,9 @@ class FastBackend:
             return error.difference
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        """Encode texts; see `Tokenizer.encode_batch`, which this equals.
+        """Encode texts; same result as `Tokenizer.encode_batch`.
 
-        BackendsDiffer where a document that is compared has other ids than the reference gives, or gigatoken breaks.
+        Raise `BackendsDiffer` if the ids of a sampled document differ from the reference's, or gigatoken crashes.
         """
         found = self._encode(texts)
         chosen = np.flatnonzero(hashes_of(found) % _ONE_IN == 0).tolist()
@@ -149,7 +149,7 @@ class FastBackend:
         return _interleaved(found, self._tokenizer.encode_batch(list(compress(texts, is_own))), is_own)
 
     def _raw(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        """Ids that gigatoken makes of texts: views of its own buffers."""
+        """The ids from gigatoken for the texts, as views of its own buffers."""
         try:
             with encoding_errors():
                 rows = self._gigatoken.encode_batch(list(texts), parallel=self._is_shared).layout
@@ -171,7 +171,7 @@ class FastBackend:
         return False
 
     def _framed(self, ids: Ids, sizes: Lengths) -> tuple[Ids, Lengths]:
-        """Put around every text what the tokenizer puts around it, then the end of the document."""
+        """Add the tokenizer's frame around every nonempty text, including the end of the document."""
         front, back = self._frame.front, self._frame.back
         if not front and not back:
             return ids, sizes
@@ -185,8 +185,8 @@ class FastBackend:
         return np.insert(ids, places.ravel(), values), lengths
 
     def _mismatched(self, characters: Iterable[str]) -> list[str]:
-        """Characters next to which the two backends disagree, being of different versions of Unicode."""
-        # What the vocabulary lacks would send the whole text to the reference.
+        """Characters next to which the two backends disagree, since their versions of Unicode differ."""
+        # A character that the vocabulary lacks would send the whole text to the reference.
         missing = frozenset(missing_bytes(self._tokenizer))
         looked_at = [each for each in characters if missing.isdisjoint(each.encode())]
         groups = [looked_at[start : start + _GROUP] for start in range(0, len(looked_at), _GROUP)]
@@ -201,7 +201,7 @@ class FastBackend:
         return differing_texts(self._tokenizer.encode_batch(texts), self._encode(texts))
 
     def _renew_if_grown(self) -> None:
-        """Give freed memory back; if that is not enough, restart gigatoken."""
+        """Return freed memory to the system; if that is not enough, restart gigatoken."""
         if _resident_bytes() - self._first_resident < _MAX_GROWTH or not self._renewal.acquire(blocking=False):
             return
         try:
@@ -216,7 +216,7 @@ class FastBackend:
 
 def _build(content: bytes) -> "gigatoken.Tokenizer":
     try:
-        # gigatoken imports it with its first result, and takes what happens meanwhile, Ctrl-C too, for its absence.
+        # gigatoken imports it with its first result, and treats any exception meanwhile, even Ctrl-C, as its absence.
         import awkward  # noqa: F401
         import gigatoken
     except ImportError as error:
@@ -238,7 +238,7 @@ def _resident_bytes() -> int:
 
 
 def _contexts(character: str) -> str:
-    """A character next to a letter, a digit, a sign and itself."""
+    """Text with the character next to a letter, a digit, a sign and itself."""
     return f"a{character}1{character}{character} {character}.\n{character}\n"
 
 
@@ -250,7 +250,7 @@ def _select(encoded: tuple[Ids, Lengths], chosen: Sequence[int]) -> tuple[Ids, L
 
 
 def _interleaved(first: tuple[Ids, Lengths], second: tuple[Ids, Lengths], is_second: np.ndarray) -> tuple[Ids, Lengths]:
-    """The texts of two encodings in one order; `is_second` says of each where it comes from."""
+    """Merge two encodings; `is_second` flags the texts that come from the second."""
     lengths = np.empty(is_second.size, dtype=np.int64)
     lengths[~is_second], lengths[is_second] = first[1], second[1]
     ids = np.empty(int(lengths.sum()), dtype=np.uint32)

@@ -13,24 +13,24 @@ from tokenization.special_tokens import SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
-# Where the model begins in a `tokenizer.json`: after all else. No string holds this, its quotes would be escaped.
+# Start of the model, the last entry of a `tokenizer.json`. No string contains this, since its quotes would be escaped.
 _MODEL, _VOCABULARY = re.compile(rb',\s*"model":\s*\{'), re.compile(rb'"vocab":\s*\{')
 
-# Letters that are alike over long ranges: Chinese, Hangul, private use, Tangut, and what is beyond plane 1.
+# Long ranges of similar characters: Chinese, Hangul, private use, Tangut, and everything beyond plane 1.
 _ALIKE = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, 0x110000))
 _ONE_IN = 64
 
 
 def fast_form(tokenizer: Tokenizer) -> bytes:
-    """The `tokenizer.json` that gigatoken reads: without what is put around a text, which is added afterwards.
+    """The `tokenizer.json` that gigatoken reads, without a post-processor: the frame of a text is added afterwards.
 
-    Where strings of special tokens are text like any other, they are left out too.
+    Special tokens are left out too if their strings count as plain text.
     """
     kind = type(tokenizer.backend.model).__name__
     if kind != "BPE":
         raise FastUnavailable(f"it does BPE vocabularies, and this one is {kind}")
     content = tokenizer.form
-    # Hundreds of thousands of merges follow, which need not become Python objects.
+    # The hundreds of thousands of merges after it need not become Python objects.
     place = _found(_MODEL, content, 0).start()
     parsed = json.loads(content[:place] + b"}")
     parsed["post_processor"] = None
@@ -56,10 +56,10 @@ def _found(expression: re.Pattern[bytes], content: bytes, start: int) -> re.Matc
 
 
 def cuts_digits(tokenizer: Tokenizer) -> bool:
-    """Digits are cut out one by one before byte-level splitting, as in SmolLM2 and StarCoder.
+    """Whether digits are split off one by one before byte-level splitting, as in SmolLM2 and StarCoder.
 
-    gigatoken does not know that; it cuts a text at added tokens, and so the digits become such. The reference encodes
-    texts with other numerals.
+    gigatoken does not support that, but it splits text at added tokens, so the digits become added tokens. The
+    reference encodes texts with other numerals.
     """
     match json.loads(tokenizer.backend.pre_tokenizer.__getstate__()) if tokenizer.backend.pre_tokenizer else None:
         case {
@@ -81,7 +81,7 @@ def _added(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
 def missing_bytes(tokenizer: Tokenizer) -> list[int]:
     """Bytes that a byte-level vocabulary has no token for.
 
-    gigatoken wants one for each, so ids after the vocabulary stand in for them; the reference leaves such bytes out.
+    gigatoken needs a token for each, so ids after the vocabulary stand in for them; the reference drops such bytes.
     """
     backend = tokenizer.backend
     if not is_byte_level(backend):
@@ -90,7 +90,7 @@ def missing_bytes(tokenizer: Tokenizer) -> list[int]:
 
 
 def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
-    """GPT-2's expression, where it is spelled out, as the one that byte-level splitting has of its own."""
+    """Replace GPT-2's regular expression, if spelled out, by the one built into byte-level splitting."""
     match pre_tokenizer:
         case {
             "type": "Sequence",
@@ -104,9 +104,9 @@ def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
 
 
 def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The strings that always become one token, wherever they occur in a text.
+    """Strings that always become one token, wherever they occur in a text.
 
-    First those whose texts the reference encodes, being special or having rules about their neighbourhood.
+    First those that send a text to the reference: special tokens, or tokens with rules about neighboring characters.
     """
     special: list[str] = []
     plain: list[str] = []
@@ -119,7 +119,7 @@ def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
 
 
 def numerals_for_reference(tokenizer: Tokenizer) -> frozenset[str]:
-    """Characters that send a text to the reference where digits are cut: numeric, but for the digits of ASCII."""
+    """Characters that send a text to the reference if digits are split off: numerals other than ASCII digits."""
     every = map(chr, range(0x80, 0x110000 if cuts_digits(tokenizer) else 0x80))
     return frozenset(character for character in every if unicodedata.category(character)[0] == "N")
 
@@ -133,21 +133,21 @@ def sample_characters() -> Iterator[str]:
 
 
 class FallbackTexts:
-    """Tells the texts that the reference has to encode.
+    """Detector of texts that the reference has to encode.
 
-    Those with strings of added tokens in them, or with characters on which the two backends do not agree.
+    They contain strings of added tokens, or characters on which the two backends disagree.
     """
 
     def __init__(self, strings: Sequence[str], characters: Sequence[str]) -> None:
         self._strings = SpecialTextCounter(strings)
-        # CPython keeps a text in one, two or four bytes a character, by the highest of them; and its sets of characters
-        # are fast only below U+10000.
+        # CPython stores a text with one, two or four bytes per character, depending on the highest one; and character
+        # sets of its regular expressions are fast only below U+10000.
         low, high = ([each for each in characters if (each > "\uffff") is is_high] for is_high in (False, True))
         sets = ((1, low), (4, high))
         self._sets = [(width, re.compile(f"[{''.join(map(re.escape, held))}]")) for width, held in sets if held]
 
     def holds(self, text: str) -> bool:
-        """The reference has to encode this text."""
+        """Whether the reference has to encode this text."""
         if self._strings.is_in(text):
             return True
         if not self._sets or text.isascii():

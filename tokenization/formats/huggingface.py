@@ -18,7 +18,7 @@ VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 
 _CHARSMAP = "precompiled_charsmap"
 
-# Classes of transformers that split and join as GPT-2 does and put nothing around a text.
+# Classes of transformers that split and merge like GPT-2 and add nothing around a text.
 _AS_GPT2 = {"GPT2Tokenizer", "GPT2TokenizerFast", "GPTNeoXTokenizer", "GPTNeoXTokenizerFast", "PreTrainedTokenizerFast"}
 
 
@@ -42,7 +42,7 @@ def _text(content: bytes, path: Path) -> str:
 
 
 def backend_from_json(content: bytes, path: Path) -> "tokenizers.Tokenizer":
-    """The backend of a `tokenizer.json`, which messages call `path`."""
+    """The backend of a `tokenizer.json`; error messages name `path`."""
     try:
         with native_errors(f"{path} is not a Hugging Face {TOKENIZER_FILE} that can be read"):
             from tokenizers import Tokenizer as Backend
@@ -51,7 +51,7 @@ def backend_from_json(content: bytes, path: Path) -> "tokenizers.Tokenizer":
                 check_charsmap(base64.b64decode(charsmap, validate=True))
             return Backend.from_buffer(content)
     except TokenizationError:
-        _text(content, path)  # an error says so where it is not text
+        _text(content, path)  # raises a clearer error if it is not text
         raise
 
 
@@ -67,7 +67,7 @@ def _charsmaps(content: Any) -> Iterator[Any]:
 
 
 def backend_from_pair(folder: Path) -> "tokenizers.Tokenizer":
-    """Read a byte-level BPE as GPT-2 keeps it, from `vocab.json` and `merges.txt` in a folder."""
+    """Read a byte-level BPE in GPT-2's format, from `vocab.json` and `merges.txt` in a folder."""
     stated = read_tokenizer_class(folder)
     if stated is not None and stated not in _AS_GPT2:
         raise UnsupportedTokenizerError(

@@ -1,15 +1,15 @@
 """SentencePiece models: the library's own backend, and the Hugging Face form that gives the same ids.
 
-Differences that the form accounts for, besides the tables:
+Differences from `tokenizers`, besides the tables; the form handles the first three:
 
-- Text is cut whole. SentencePiece has no pieces to split into first; a run of spaces is a token of its own in Llama 2.
-- Strings of control tokens (`<s>`) and of byte pieces are text like any other to SentencePiece. Unigram models of
-  `tokenizers` would find them in their vocabulary, so such a string is cut where no piece crosses.
-- Of merges with equal scores SentencePiece takes the leftmost; longer left parts first does the same for one piece.
-- SentencePiece adds scores in single precision. On texts of hundreds of kilobytes a unigram model may so choose
-  otherwise than `tokenizers`, which adds in double precision: measured once in 58 million tokens.
-- `tokenizers` looks up a character map by what a reader sees as one character. Where a compatibility character (a
-  ligature, a circled digit) has a combining mark after it, the mark is lost.
+- SentencePiece does not pre-tokenize: a text is segmented whole, and in Llama 2 a run of spaces is a token of its own.
+- Strings of control tokens (`<s>`) and of byte pieces are plain text to SentencePiece. Unigram models of `tokenizers`
+  would find them in their vocabulary, so such a string is split where no piece crosses.
+- Of merges with equal scores SentencePiece takes the leftmost; longest left part first does the same within one piece.
+- SentencePiece adds scores in single precision, `tokenizers` in double precision. On texts of hundreds of kilobytes a
+  unigram model may therefore choose differently: measured once in 58 million tokens.
+- `tokenizers` looks up whole graphemes in a character map. If a compatibility character (a ligature, a circled digit)
+  is followed by a combining mark, the mark is lost.
 """
 
 import base64
@@ -49,9 +49,9 @@ _ALL = 1 << 16
 def from_sentencepiece(
     content: bytes, name: str, *, cache_folder: Path | None
 ) -> tuple[Form, SpecialNames, "SentencePieceReference"]:
-    """The tokenizer of a model: its Hugging Face form, the names of its special tokens, and the library's backend.
+    """A model's Hugging Face form, the names of its special tokens, and the library's own backend.
 
-    Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
+    Error messages call the file `name`. The form is cached in `cache_folder`, unless that is None.
     """
 
     def convert() -> "tokenizers.Tokenizer":
@@ -60,7 +60,7 @@ def from_sentencepiece(
         check_conversion(name, SentencePieceReference(processor), backend, special_texts=special)
         return backend
 
-    # Nothing is handed to the library before the conversion has checked it, now or when the cached form was made.
+    # The library only gets content that the conversion has checked, now or when the cached form was made.
     form = cached_form(cache_folder, {"sentencepiece": hashlib.sha256(content).hexdigest()}, convert)
     form.backend.encode_special_tokens = True
     processor = _processor(content, name)
@@ -97,7 +97,7 @@ class SentencePieceReference:
 
     def __init__(self, processor: "sentencepiece.SentencePieceProcessor") -> None:
         self._processor = processor
-        # Versions before 0.2.2 hand out Python lists only.
+        # Versions before 0.2.2 return only Python lists.
         has_buffers = "return_type" in inspect.signature(processor.Encode).parameters
         self._options = {"return_type": "numpy"} if has_buffers else {"out_type": int}
 
@@ -110,7 +110,7 @@ class SentencePieceReference:
 
 
 def _names(processor: "sentencepiece.SentencePieceProcessor") -> SpecialNames:
-    """Roles as the model's own trainer spec fills them; an id of -1 is none."""
+    """Special tokens by role, from the model's own trainer spec; an id of -1 means none."""
     ids = {
         "bos": processor.bos_id(),
         "eos": processor.eos_id(),
@@ -153,7 +153,7 @@ def _hugging_face_form(model: SentencePieceModel) -> dict[str, Any]:
             "single_word": False,
             "lstrip": False,
             "rstrip": False,
-            # User-defined symbols are looked for in the text as it is cut, spaces escaped.
+            # User-defined symbols are matched in the normalized text, with spaces escaped.
             "normalized": piece.type not in special,
             "special": piece.type in special,
         }
@@ -185,26 +185,26 @@ def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
     spec = model.normalizer
     steps: list[dict[str, Any]] = []
     if spec.add_dummy_prefix and not spec.remove_extra_whitespaces:
-        # First of all: a text of which the map leaves nothing keeps the space.
+        # First step: a text that the character map empties keeps the space.
         steps.append({"type": "Prepend", "prepend": " "})
     if spec.charsmap:
         from tokenizers.normalizers import Precompiled
 
-        # `tokenizers` looks at a line end of two characters once, and would map the first and drop the second.
+        # `tokenizers` looks up a two-character line end once: it would map the first character and drop the second.
         line_end = "".join(map(Precompiled(spec.charsmap).normalize_str, "\r\n"))
         if line_end != "\r\n":
             steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": line_end})
         charsmap = base64.b64encode(spec.charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if spec.remove_extra_whitespaces:
-        # Of all spaces only U+0020: a line end stays what the character map made of it.
+        # Only U+0020, no other white space: a line end stays as the character map left it.
         steps.append(_replace(r"\A +| +\z", ""))
         steps.append(_replace(" {2,}", " "))
         if spec.add_dummy_prefix:
             steps.append({"type": "Prepend", "prepend": _SPACE})
     steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
     if spec.remove_extra_whitespaces:
-        # The library strips the end once more when spaces are escaped, and with it a U+2581 of the text itself.
+        # The library strips the end again after escaping spaces, including any U+2581 of the text itself.
         steps.append(_replace(_SPACE + r"+\z", ""))
     return steps
 
@@ -237,10 +237,10 @@ def _bpe(model: SentencePieceModel) -> dict[str, Any]:
 
 
 def _overlapping_equals(model: SentencePieceModel) -> tuple[str, str] | None:
-    """Two pieces of equal score of which one can begin where the other ends; None if there are none.
+    """Two pieces of equal score that can overlap, the end of one being the beginning of the other; None if absent.
 
-    SentencePiece joins the one that stands further to the left, `tokenizers` the one that comes first in its list. In a
-    run of one character, such as the spaces of Llama 2, longer left parts first is both.
+    SentencePiece merges the leftmost one, `tokenizers` the one that comes first in its list. In a run of one character,
+    such as the spaces of Llama 2, longest left part first gives the same result.
     """
     scores = {piece.text: piece.score for piece in model.pieces if piece.type is PieceType.NORMAL}
     by_left, by_right = defaultdict[tuple[float, str], set[str]](set), defaultdict[tuple[float, str], set[str]](set)
@@ -264,19 +264,19 @@ def _unigram(model: SentencePieceModel) -> dict[str, Any]:
 
 
 def _unigram_score(piece: ModelPiece, best: float) -> float:
-    """A user-defined symbol wins over any way to cut it."""
+    """Score of a piece; a user-defined symbol beats any segmentation of it."""
     if piece.type is PieceType.USER_DEFINED:
         return len(piece.text.encode("utf-8")) * best - 0.1
     return piece.score
 
 
 def _literal_cuts(pieces: Sequence[ModelPiece]) -> dict[str, Any] | None:
-    """Cuts strings that only look like a piece, where nothing crosses the cut; None if there is nothing to cut."""
+    """Pre-tokenizer that splits strings which only look like a piece, where no piece crosses; None if not needed."""
     ordinary = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
     pairs = {text[start : start + 2] for text in ordinary for start in range(len(text) - 1)}
 
     def is_free(pair: str) -> bool:
-        """No piece holds the pair, and it is not inside a run of unknown characters, which are one token."""
+        """Whether no piece contains the pair, and it is not inside a run of unknown characters, which is one token."""
         return pair not in pairs and not ordinary.isdisjoint(pair)
 
     rests: dict[str, list[str]] = {}

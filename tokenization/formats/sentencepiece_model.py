@@ -1,10 +1,10 @@
-"""SentencePiece `.model` files (protocol buffers), with every look-up checked.
+"""Parser of SentencePiece `.model` files (protocol buffers), with every lookup checked.
 
-The library itself trusts a file more than it should: damaged tables can end the process. So a file is read here
-first, and only one that holds together is handed on.
+The library itself trusts a file more than it should: damaged tables can crash the process. So a file is parsed here
+first, and only a consistent one is passed on.
 
 The compiled character map in it is a little-endian size, a double-array trie of that many bytes (the layout of
-Darts-clone: Yata et al.) whose leaves are positions in what follows: replacement strings, each ended by a zero byte.
+Darts-clone: Yata et al.) whose leaves are offsets into the replacement strings that follow, each ended by a zero byte.
 """
 
 import math
@@ -25,7 +25,7 @@ _VALUE = np.uint32((1 << 31) - 1)
 
 
 class ModelType(IntEnum):
-    """Method by which a model cuts text."""
+    """Segmentation algorithm of a model."""
 
     UNIGRAM = 1
     BPE = 2
@@ -46,7 +46,7 @@ class PieceType(IntEnum):
 
 @dataclass(frozen=True)
 class ModelPiece:
-    """An entry of the vocabulary; its id is its place."""
+    """A vocabulary entry; its id is its index."""
 
     text: str
     score: float
@@ -55,12 +55,12 @@ class ModelPiece:
 
 @dataclass(frozen=True)
 class NormalizerSpec:
-    """Changes of text before it is cut.
+    """Normalization of text before segmentation.
 
     Attributes:
-        charsmap: a table from strings to strings, as SentencePiece compiles it; empty where nothing is mapped.
-        remove_extra_whitespaces: spaces at the ends go, runs of spaces become one.
-        escape_whitespaces: a space becomes U+2581.
+        charsmap: a table from strings to strings, as SentencePiece compiles it; empty if nothing is mapped.
+        remove_extra_whitespaces: strip spaces at both ends, collapse runs of spaces.
+        escape_whitespaces: replace a space by U+2581.
     """
 
     charsmap: bytes
@@ -71,7 +71,7 @@ class NormalizerSpec:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """The parts of a model that decide ids."""
+    """The parts of a model that determine ids."""
 
     pieces: tuple[ModelPiece, ...]
     type: ModelType
@@ -81,12 +81,12 @@ class SentencePieceModel:
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Content that begins with a piece that begins with its text, as every model does and text does not."""
+    """Whether content begins with a piece whose first field is its text, as in every model and in no plain text."""
     return len(content) > 3 and content[0] == content[2] == 0x0A and content[3] + 2 <= content[1] < 128
 
 
 def parse_model(content: bytes, name: str) -> SentencePieceModel:
-    """Read a model; one that is cut off, or holds what no model can, is an error."""
+    """Read a model; raise `TokenizationError` if it is truncated or its content is invalid."""
     with native_errors("SentencePiece models cannot be parsed", remedy="Upgrade protobuf: pip install -U protobuf."):
         from google.protobuf.message import DecodeError
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def _checked(proto: Any) -> SentencePieceModel:
     if not pieces:
         raise ValueError("it has no pieces")
     for number, piece in enumerate(pieces):
-        # protobuf hands out as bytes what is not UTF-8.
+        # protobuf returns a string that is not UTF-8 as bytes.
         is_text = isinstance(piece.text, str) and piece.text and "\0" not in piece.text
         if not is_text or not math.isfinite(piece.score):
             raise ValueError(f"piece {number} is {piece.text!r} with the score {piece.score}")
@@ -136,7 +136,7 @@ def _checked(proto: Any) -> SentencePieceModel:
 def check_charsmap(content: bytes) -> None:
     """Follow every path of the trie.
 
-    A ValueError where a path or a replacement leads outside the table, or a replacement is not UTF-8.
+    Raise `ValueError` if a path or a replacement leads outside the table, or a replacement is not UTF-8.
     """
     units, strings = _parts(content)
     values = _leaves(units)
@@ -161,7 +161,7 @@ def _parts(content: bytes) -> tuple[Units, bytes]:
 
 
 def _leaves(units: Units) -> Units:
-    """The values of all leaves that can be reached from the root."""
+    """Values of all leaves reachable from the root."""
     labels = np.arange(1, 256, dtype=np.uint32)
     is_seen = np.zeros(units.size, dtype=bool)
     values = []
@@ -169,7 +169,7 @@ def _leaves(units: Units) -> Units:
     while nodes.size:
         is_seen[nodes] = True
         found = units[nodes]
-        # Where the children of each node are: its own place, and how far they are from there.
+        # Base index of each node's children: the node's own index XOR its offset.
         bases = nodes ^ _offsets(found)
         if int((bases | np.uint32(0xFF)).max()) >= units.size:
             raise ValueError("its character map leads outside its trie")

@@ -1,7 +1,7 @@
 """tiktoken rank files: parsing, checks, and conversion to the Hugging Face form that gives the same ids.
 
-A rank file has one line per token: its bytes in base64, a space, its rank, which is its id. tiktoken joins, inside
-each piece that the pattern splits off, the two neighbours whose joined bytes have the lowest rank, leftmost first.
+A rank file has one line per token: its bytes in base64, a space, its rank, which is its id. Inside each piece that the
+pattern splits off, tiktoken merges the two neighbors whose joined bytes have the lowest rank, leftmost first.
 """
 
 import base64
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 _decode = partial(binascii.a2b_base64, strict_mode=True)
 
 _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+")
-# Without backtracking: a token, which has no blank in it, is never tried again in another length.
+# Without backtracking: a token contains no space, so it is never retried at another length.
 _PLAIN_FILE = re.compile(rb"(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+\n)*+(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+)?+")
 
 
 def looks_like_ranks(head: bytes) -> bool:
-    """First bytes of a file as a rank file has them."""
+    """Whether the first bytes of a file look like a rank file."""
     return _LINE.fullmatch(head.split(b"\n", 1)[0].rstrip(b"\r")) is not None
 
 
 def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
-    """The rank of each token, by its bytes: once each, every byte with a rank, no wide gaps."""
+    """Rank of each token, by its bytes; checked to be unique, to cover every byte, and to have no wide gaps."""
     ranks = _plain_ranks(content) or _parse_lines(content, name)
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -62,7 +62,7 @@ def parse_ranks(content: bytes, name: str) -> dict[bytes, int]:
 
 
 def _plain_ranks(content: bytes) -> dict[bytes, int] | None:
-    """The ranks of a file without anything unusual; None if lines have to be looked at one by one."""
+    """Ranks of a file without anything unusual; None if lines have to be parsed one by one."""
     if _PLAIN_FILE.fullmatch(content) is None:
         return None
     words = content.split()
@@ -99,18 +99,18 @@ def _parse_lines(content: bytes, name: str) -> dict[bytes, int]:
 def from_ranks(
     content: bytes, name: str, spec: RankSpec, *, cache_folder: Path | None
 ) -> tuple[Form, "TiktokenReference"]:
-    """The tokenizer of a rank file under a spec: in its Hugging Face form, and tiktoken's own backend.
+    """A rank file's tokenizer under a spec, in its Hugging Face form, and tiktoken's own backend.
 
-    Messages call the file `name`. The form is kept in `cache_folder`, unless that is None.
+    Error messages call the file `name`. The form is cached in `cache_folder`, unless that is None.
     """
     ranks = parse_ranks(content, name)
     special = spec.special_ids(max(ranks.values()) + 1)
     _check(ranks, special, spec)
     with native_errors(f"the pattern of the tokenizer spec {spec.name} cannot be used", remedy="Correct it."):
-        import regex  # which tiktoken requires
+        import regex  # a dependency of tiktoken
         import tiktoken
 
-        # A piece without a character makes tiktoken panic.
+        # An empty piece makes tiktoken panic.
         for text in ("", *PROBES):
             if any(not match.group() for match in regex.finditer(spec.pattern, text, timeout=5)):
                 raise ValueError("it matches where there is no character")
@@ -154,7 +154,7 @@ def _check(ranks: Mapping[bytes, int], special: Mapping[str, int], spec: RankSpe
 
 
 def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a third, in the order in which tiktoken prefers them."""
+    """Every merge of two tokens into a third, in tiktoken's order of preference."""
     merges: list[tuple[str, str]] = []
     for text in sorted(vocabulary, key=vocabulary.__getitem__):
         halves = [
@@ -206,9 +206,9 @@ def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], p
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            # A piece that is a token is that token, whether or not merges lead to it.
+            # A piece in the vocabulary becomes that token, whether or not merges lead to it.
             "ignore_merges": True,
-            # An added token gets the next free id, unless the model's own vocabulary has it: so gaps are kept.
+            # An added token gets the next free id, unless the model's own vocabulary has it: this preserves gaps.
             "vocab": {**vocabulary, **special} if has_gaps else vocabulary,
             "merges": _merges(vocabulary),
         },
@@ -217,7 +217,7 @@ def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], p
 
 
 class TiktokenReference:
-    """Encodes with tiktoken; strings of special tokens are text like any other."""
+    """Encodes with tiktoken; strings of special tokens are plain text."""
 
     kind = TokenizerKind.TIKTOKEN
 

@@ -1,14 +1,14 @@
-"""Tokenizer specs: what a tiktoken rank file leaves out, that is how text is split and which ids are special.
+"""Tokenizer specs: the parts missing from a tiktoken rank file, namely how text is split and which ids are special.
 
-Keys of a file, all of them optional but `pattern` and what names the ranks:
+Keys of a file, all optional except `pattern` and the source of the ranks:
 
-    about            one line for a person
-    scheme           the name of a shipped spec that the other keys change
+    about            one line for human readers
+    scheme           the name of a shipped spec that the other keys override
     pattern          the regular expression whose matches are encoded one by one
     special_tokens   a list, whose ids follow the ranks, or a table text = id
     reserved         further special tokens with a number in them: {text = "<|slot_{}|>", first_number = 0, total = 256}
-    bos eos unk sep pad cls mask     which special token plays a role; "" for none
-    ranks            path of the rank file, from the folder of the spec; or {hub, file, sha256}; or {url, sha256}
+    bos eos unk sep pad cls mask     the special token with that role; "" for none
+    ranks            path of the rank file, relative to the spec's folder; or {hub, file, sha256}; or {url, sha256}
 """
 
 import tomllib
@@ -32,7 +32,7 @@ _MOST_SPECIAL = 100_000
 
 @dataclass(frozen=True)
 class RankFile:
-    """Place of a rank file: a path, a file of a hub repository, or a URL; `sha256` says which one."""
+    """Location of a rank file: a path, a file of a hub repository, or a URL; `sha256` identifies the content."""
 
     path: Path | None = None
     hub: str | None = None
@@ -52,9 +52,9 @@ class Reserved:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """A scheme for rank files, and where its own is, if it names one; `name` may be the path of a user's own.
+    """A scheme for rank files, and the location of its own rank file, if any; `name` may be a user's path.
 
-    `special_tokens` are texts whose ids follow the ranks, or the id of each.
+    `special_tokens` are texts whose ids follow the ranks, or a mapping from text to id.
     """
 
     name: str
@@ -65,7 +65,7 @@ class RankSpec:
     ranks: RankFile | None = None
 
     def special_ids(self, next_id: int) -> dict[str, int]:
-        """The id of every special token, by text; `next_id` is the highest rank + 1."""
+        """Id of every special token, by text; `next_id` is the highest rank + 1."""
         if isinstance(self.special_tokens, Mapping):
             ids = dict(self.special_tokens)
             next_id = max([next_id, *(token_id + 1 for token_id in ids.values())])

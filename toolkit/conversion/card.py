@@ -65,7 +65,7 @@ python convert_hf_to_gguf.py {name} --outfile {name}.gguf && llama-server -m {na
 Compare a few embeddings with transformers' before you rely on a server.
 """
 _SINCE = {"ModernBertForMaskedLM": "4.48", "UltrabertForMaskedLM": "5.20"}
-"""Oldest transformers that computes the same, by class, where it is not 5.3."""
+"""Oldest transformers version that computes the same, by class, if it is not 5.3."""
 _RECIPE = ("schedule", "objectives", "data", "lr", "train")
 
 
@@ -78,9 +78,9 @@ def model_card(
     library: Library = "transformers",
     left_out: frozenset[str] = frozenset(),
 ) -> str:
-    """The text of README.md; `name`, of the written folder, is its title.
+    """Text of README.md; its title is `name`, that of the written folder.
 
-    The folder does not have the parameters `left_out`: a head of its own, where it is for sentence-transformers.
+    `left_out` are parameters that the folder does not have: an untied head, if it is for sentence-transformers.
     """
     is_causal, is_shifted = form is ExportForm.CAUSAL, has_shifted_head(manifest, form, left_out=left_out)
     has_own_class = is_causal or architecture.endswith("ForMaskedLM")
@@ -125,13 +125,13 @@ def model_card(
 
 
 def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
-    """True where an encoder's head was trained last to predict a hidden token at the position before it."""
+    """Whether an encoder's head was last trained to predict a masked token at the position before it."""
     is_read = form is ExportForm.BIDIRECTIONAL and not left_out
     return is_read and MaskedNextTokenPrediction.name in last_kinds(manifest)
 
 
 def _is_untrained(manifest: CheckpointManifest) -> bool:
-    """True of an imported model that was not trained here."""
+    """Whether it is an imported model that was not trained here."""
     return bool(manifest.origin and not manifest.step)
 
 
@@ -155,7 +155,7 @@ def _facts(manifest: CheckpointManifest) -> Iterator[tuple[str, str]]:
 
 
 def _recipe(manifest: CheckpointManifest) -> str:
-    """The settings that made the model, of the objectives those that its schedule names."""
+    """Settings that made the model, with only the objectives that its schedule names."""
     settings, entries = manifest.settings, manifest.settings.get("schedule", ())
     used = {part["objective"] for entry in entries for part in entry.get("mix") or [entry]}
     chosen = {key: settings[key] for key in _RECIPE if settings.get(key)}
@@ -164,7 +164,7 @@ def _recipe(manifest: CheckpointManifest) -> str:
 
 
 def _portable(value: Any) -> Any:
-    """Settings without keys that have no value, and corpora by their names: without the paths of this machine."""
+    """Settings without None values, and with corpora by name instead of path on this machine."""
     if isinstance(value, dict):
         return {key: _portable(part) for key, part in value.items() if part is not None}
     if isinstance(value, list | tuple):

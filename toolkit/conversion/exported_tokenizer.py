@@ -16,15 +16,15 @@ _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 def export_tokenizer(
     folder: Path, source: Checkpoint, *, form: ExportForm, longest: int, library: Library
 ) -> tuple[str, ...]:
-    """Copy the tokenizer into `folder`, set what the model needs, and say what could not be kept as in training.
+    """Copy the tokenizer into `folder`, adapt it to the model, and return notes on differences from training.
 
-    - The classes take no token types; a text may be as long as the model's positions.
-    - Where the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
+    - The model classes take no token types; a text may be as long as the model's positions.
+    - If the tokenizer names no pad token, the token of `exported_pad_id` is named, since a batch could not be padded
       otherwise.
     - For an encoder, a text gets the frame that documents had in training; for a model that was never trained here,
-      what its tokenizer puts around texts. A decoder continues a text: nothing comes after it.
-    - For sentence-transformers, which pools what a text has, a text without any frame gets an end.
-    - For an encoder, texts with the mask in them are read as in training, where it stood for tokens of a text.
+      the tokenizer's own frame. A decoder continues a text: nothing comes after it.
+    - For sentence-transformers, which pools the tokens of a text, a text without any frame gets an end.
+    - For an encoder, texts with masks are tokenized as in training, where the mask replaced tokens of a text.
     """
     from tokenizers import Tokenizer
 

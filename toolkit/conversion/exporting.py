@@ -1,7 +1,7 @@
 """Export of a checkpoint to a Hugging Face folder that loads with stock transformers.
 
 The folder is written next to its destination under a hidden name, checked there, and renamed: a failure leaves nothing.
-Weights pass through one tensor at a time, so that a model larger than memory converts.
+Weights are converted one tensor at a time, so that a model may be larger than memory.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class ConversionReport:
     out: Path
     """The folder that was written."""
     step: int
-    """Updates that the weights have had."""
+    """Number of updates of the weights."""
     form: ExportForm
     """Form of the exported model."""
     dtype: ExportDtype
@@ -62,7 +62,7 @@ class ConversionReport:
     architecture: str
     """The transformers class that the folder is for."""
     notes: tuple[str, ...]
-    """Notes for users of the folder, a sentence each."""
+    """Notes for users of the folder, one sentence each."""
     max_difference: float
     """Largest absolute difference between a logit of the written folder and ours."""
     max_logit: float
@@ -86,20 +86,20 @@ def to_hf(
         checkpoint: a checkpoint folder, or a run folder (its newest intact checkpoint).
         out: must not exist, or be an empty folder.
         form: `"bidirectional"` or `"causal"`.
-        architecture: of a model of Llama's family, `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM;
-            with norms of heads, Qwen3ForCausalLM), of ModernBERT's `"modernbert"` (ModernBertForMaskedLM) or
-            `"modernbert-decoder"` (ModernBertDecoderForCausalLM), of UltraBERT's `"ultrabert"` (UltrabertForMaskedLM);
-            a decoder's class has `is_causal: false` in the configuration of a bidirectional model. None takes the first
-            for an encoder without norms of heads, else the second.
-        dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded alike.
-        sentence_transformers: also write the modules by which sentence-transformers loads the folder and pools by the
-            mean, and leave out a head of its own, which it does not use; for the bidirectional form.
+        architecture: for the Llama family, `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM; with QK
+            norms, Qwen3ForCausalLM); for ModernBERT, `"modernbert"` (ModernBertForMaskedLM) or
+            `"modernbert-decoder"` (ModernBertDecoderForCausalLM); for UltraBERT, `"ultrabert"` (UltrabertForMaskedLM).
+            A bidirectional model in a decoder class gets `is_causal: false` in its configuration. None: the first for
+            an encoder without QK norms, else the second.
+        dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded the same way.
+        sentence_transformers: also write the modules with which sentence-transformers loads the folder and applies
+            mean pooling, and leave out an untied head, which it does not use; only for the bidirectional form.
 
     Raises:
-        UserError: modules are asked for a causal model, the architecture does not have the form or a part of the
-            model, `out` holds something or cannot be written, or `form`, `architecture` or `dtype` is unknown.
+        UserError: modules are requested for a causal model, the architecture does not support the form or a part of
+            the model, `out` is not empty or cannot be written, or `form`, `architecture` or `dtype` is unknown.
         CheckpointError: the checkpoint is missing or damaged, or does not fit the form.
-        ToolkitError: the written model computes something else. Nothing is left at `out`.
+        ToolkitError: the written model's logits differ. Nothing is left at `out`.
     """
     out, form, dtype = Path(out), choose(ExportForm, form), choose(ExportDtype, dtype)
     architecture = None if architecture is None else choose(ExportArchitecture, architecture)
@@ -115,7 +115,7 @@ def to_hf(
     hub = hub_form(settings, form, architecture)
     config = configuration(hub, form, settings, vocabulary=vocabulary, dtype=dtype)
     tensors = HubTensors(settings, hub_type(hub.model_type))
-    # A tied matrix is the embedding: what remains of such a head, if anything, is the rest of it.
+    # A tied head's matrix is the embedding: only its other parameters, if any, are left out.
     left_out = frozenset(name for name in tensors.shapes if sentence_transformers and not name.startswith(BODY))
     with output_directory(out) as folder:
         native = open_native(source, settings, rounded_to=dtype.torch_dtype)
@@ -156,11 +156,11 @@ def _compare(
     pad_id: int,
     left_out: frozenset[str],
 ) -> Parity:
-    """Compare the written folder with the checkpoint; it has to load without anything missing or left over.
+    """Compare the written folder with the checkpoint; it has to load without missing or unexpected tensors.
 
-    A head that was left out is ours: what is compared then is the encoder. A decoder's class is bidirectional by its
-    configuration alone, which each kind of attention reads at a place of its own: two kinds are tried, and the one that
-    is further off is returned.
+    If the head was left out, ours is used: only the encoder is compared then. A decoder class is bidirectional only by
+    its configuration, which each attention implementation reads at a different place: two of them are tried, and the
+    one with the larger difference is returned.
     """
     try:
         stock = open_stock(folder, tokenizer=folder, name="the exported model")
@@ -176,7 +176,7 @@ def _compare(
     if stock.problems:
         raise ToolkitError(f"transformers does not load the exported model whole: {stock.problems}.")
     found, config = [], stock.model.config
-    # ModernBERT's decoder, eager, fails where there is no mask, as in one text that no window cuts (transformers 5.23).
+    # ModernBERT's eager decoder fails without a mask, as for one text shorter than the window (transformers 5.23).
     has_two_kinds = getattr(config, "is_causal", True) is False and config.model_type != "modernbert-decoder"
     for implementation in ("sdpa", "eager") if has_two_kinds else ("sdpa",):
         stock.model.set_attn_implementation(implementation)
@@ -196,9 +196,9 @@ def _write_config(folder: Path, config: "PreTrainedConfig", form: ExportForm) ->
 def _write_weights(
     folder: Path, source: Checkpoint, tensors: HubTensors, dtype: ExportDtype, *, left_out: frozenset[str]
 ) -> None:
-    """The safetensors of a folder, one tensor at a time; a tied head has none of its own, as transformers expects."""
+    """Write a folder's safetensors, one tensor at a time; a tied head has none of its own, as transformers expects."""
     shapes = {name: shape for name, shape in tensors.shapes.items() if name not in left_out}
-    # All exported classes have a bias at the output too wherever query, key and value have one.
+    # All exported classes also have an attention output bias if query, key and value have one.
     outputs = [name for name in shapes if name.endswith("o_proj.weight")] if tensors.settings.qkv_bias else []
     zeros = {name.replace("weight", "bias"): shapes[name][:1] for name in outputs}
     shapes |= zeros

@@ -1,7 +1,7 @@
 """Translation of a Hugging Face config into our model settings, or into a list of unsupported features.
 
-transformers fills in the defaults of each family; what it has no key for is looked up in `config.json` itself, so that
-an unsupported feature is rejected in every family's file.
+transformers fills in the defaults of each family; keys that it does not know are looked up in `config.json` itself, so
+that an unsupported feature is rejected in every family's file.
 """
 
 import json
@@ -30,30 +30,30 @@ _REMEDY = "Download the model again, or repair the file."
 
 @dataclass(frozen=True)
 class Described:
-    """A model as its configuration describes it."""
+    """A model as described by its configuration."""
 
     family: str
     """Its `model_type`."""
     settings: ModelSettings
-    """Its shape in our words; `vocab_size` is the model's, padding included."""
+    """Its shape as our settings; `vocab_size` is the model's, including padding."""
     attention: AttentionKind
-    """Attention that the model uses as it is."""
+    """Attention kind of the unmodified model."""
     bos_id: int | None
-    """The one that `config.json` itself gives; what transformers would take where it gives none is no statement."""
+    """From `config.json` itself; None if absent, even if transformers has a default."""
     eos_ids: tuple[int, ...]
-    """The same; a list if any of several ends a text."""
+    """The same; several ids if any of them ends a text."""
     generation_ends: tuple[int, ...]
     """Ids that end a text in `generation_config.json`."""
     mask_id: int | None
-    """The one that `config.json` gives."""
+    """From `config.json`; None if absent."""
     task_class: str | None
-    """The class that `config.json` names, where its head is that of a task."""
+    """The class that `config.json` names, if its head is for a task; else None."""
     notes: tuple[str, ...]
     """Notes on keys that were read and have no effect."""
 
 
 def describe(folder: Path, name: str) -> Described:
-    """Read `config.json`; one that names parts that we do not have is an error with every such part."""
+    """Read `config.json`; raise `UserError` with all parts that we do not support, if any."""
     stored = _read(folder, name)
     raw = as_native(stored)
     family = raw.get("model_type")
@@ -97,7 +97,7 @@ def _ids(raw: dict[str, Any], role: str) -> tuple[int, ...]:
 def _generation_ends(folder: Path) -> tuple[int, ...]:
     try:
         return _ids(json.loads((folder / "generation_config.json").read_text(encoding="utf-8")), "eos")
-    # A decoder need not have one, and nothing else of it is read.
+    # A decoder may lack the file, and nothing else is read from it.
     except (OSError, ValueError, AttributeError, RecursionError):
         return ()
 
@@ -112,7 +112,7 @@ def _settings(config: Any, family: str, name: str) -> ModelSettings:
 
 
 def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
-    """Parts that a key of `config.json` gives away."""
+    """Unsupported parts that a key of `config.json` reveals."""
     for key in _MIXTURE_KEYS:
         if raw.get(key):
             yield f"a mixture of experts ({key}={raw[key]!r})"
@@ -152,12 +152,12 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _resolved(folder: Path, name: str) -> Any:
-    """The configuration with the defaults of its family."""
+    """The configuration with its family's defaults."""
     try:
         return read_config(folder, local_files_only=True)
     except UserError:
         raise
-    # transformers checks values in several ways, each with errors of its own.
+    # transformers checks values in several ways, each with its own errors.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{name}: transformers does not read its config.json: {reason}\n{_REMEDY}") from error

@@ -1,4 +1,4 @@
-"""Folders of a conversion: the model that is read, local or from the hub, and the output, written atomically."""
+"""Folders of a conversion: the input model, local or from the hub, and the output, written atomically."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,9 +60,9 @@ def check_output(out: Path) -> None:
 
 @contextmanager
 def output_directory(out: Path) -> Iterator[Path]:
-    """A hidden folder that becomes `out` when the block succeeds, and is removed when it does not.
+    """A hidden folder that becomes `out` if the block succeeds, and is removed otherwise.
 
-    Errors of the system in the block are UserErrors that name `out`.
+    System errors in the block become `UserError`s that name `out`.
     """
     try:
         with atomic_directory(out) as folder:

@@ -1,6 +1,6 @@
-"""Heads of imports; forms of exports (bidirectional, causal), their architectures, and the configuration of each.
+"""Heads of imports; forms of exports (bidirectional, causal), their architectures and configurations.
 
-Which class and which values a family has: `toolkit.model.families`.
+Classes and configuration values by family: `toolkit.model.families`.
 """
 
 from enum import StrEnum
@@ -40,18 +40,18 @@ class ImportHead(StrEnum):
     """Head of an imported model."""
 
     OWN = "own"
-    """The model's; one that has none is refused."""
+    """The model's own; a model without one is refused."""
     NEW = "new"
-    """First values for whatever the model's own head lacks."""
+    """Initial values for missing parts of the model's own head."""
 
 
 class ExportArchitecture(StrEnum):
-    """Classes of transformers that an exported model can be for, by `model_type`."""
+    """Classes of transformers that an export can target, by `model_type`."""
 
     EUROBERT = "eurobert"
     """`EuroBertForMaskedLM`, through `AutoModelForMaskedLM`; bidirectional only."""
     LLAMA = "llama"
-    """`LlamaForCausalLM`, and with norms of heads its successor `Qwen3ForCausalLM`; with `is_causal: false` in the
+    """`LlamaForCausalLM`, or its successor `Qwen3ForCausalLM` with QK norms; with `is_causal: false` in the
     configuration for the bidirectional form."""
     MODERNBERT = "modernbert"
     """`ModernBertForMaskedLM`; bidirectional only."""
@@ -81,7 +81,7 @@ DEFAULT_DTYPE = ExportDtype.FP32
 
 
 def choose(kind: type[_Word], value: str) -> _Word:
-    """The member of an enumeration that a value names."""
+    """The enumeration member with this value; raise `UserError` if unknown."""
     try:
         return kind(value)
     except ValueError as error:
@@ -89,7 +89,7 @@ def choose(kind: type[_Word], value: str) -> _Word:
 
 
 def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArchitecture | None) -> HubForm:
-    """Class of an exported model; without an architecture, the usual one of its family."""
+    """Class of an exported model; the usual one of its family if `architecture` is None."""
     family = family_of(settings)
     if architecture is not None and architecture not in family.types:
         possible = [str(each) for each in ExportArchitecture if each in family.types]
@@ -103,7 +103,7 @@ def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArch
 def configuration(
     hub: HubForm, form: ExportForm, settings: ModelSettings, *, vocabulary: "VocabularyEntry", dtype: ExportDtype
 ) -> "PreTrainedConfig":
-    """The transformers configuration of an exported model; a UserError where the installed version has none such."""
+    """The transformers configuration of an export; raise `UserError` if the installed version lacks its class."""
     from transformers import AutoConfig
 
     check_is_known(hub.model_type, "the class that this model is exported as")
@@ -131,7 +131,7 @@ def configuration(
 def exported_pad_id(vocabulary: "VocabularyEntry") -> int | None:
     """The pad id of an export: the model's if that is a special token, else the mask's.
 
-    A tokenizer that names neither pad nor eos has pad id 0 in training, where positions tell padding apart. In an
-    exported tokenizer the text of an ordinary token, named as pad, would be parsed as a special token everywhere.
+    A tokenizer that names neither pad nor eos has pad id 0 in training, where padding is recognized by position. In an
+    exported tokenizer the text of an ordinary token named as pad would be parsed as a special token everywhere.
     """
     return vocabulary.pad_id if vocabulary.pad_id in vocabulary.special_ids else vocabulary.mask_id

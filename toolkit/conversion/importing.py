@@ -1,6 +1,6 @@
-"""Import of a Hugging Face model as a checkpoint that runs can start from and that exports again.
+"""Import of a Hugging Face model as a checkpoint that runs can start from and that can be exported again.
 
-OUT is a checkpoint folder with weights and tokenizer and without optimizer moments. It is written next to its
+OUT is a checkpoint folder with weights and tokenizer but without optimizer moments. It is written next to its
 destination, compared with the model in transformers on real text, and renamed. Weights are copied a few rows at a time.
 """
 
@@ -49,13 +49,13 @@ class ImportReport:
     family: str
     """The `model_type` of the model."""
     settings: ModelSettings
-    """Its shape here."""
+    """Its shape as our settings."""
     num_parameters: int
     """Number of parameters; a tied head is counted once."""
     preprocess_options: str
-    """Options that preprocessing with its tokenizer needs, such as " --no-eod"; usually none."""
+    """Options that preprocessing with its tokenizer needs, such as " --no-eod"; usually empty."""
     changes: tuple[str, ...]
-    """Every difference between what was read and what was written, one sentence each."""
+    """All differences between the source and the written checkpoint, one sentence each."""
     max_difference: float
     """Largest absolute difference between a logit of the model in transformers and ours."""
     max_logit: float
@@ -68,11 +68,11 @@ class _Vocabulary:
 
     tokenizer: Tokenizer
     settings: ModelSettings
-    """The model's shape with it."""
+    """The model's shape with this vocabulary."""
     new_mask: int | None = None
     """Row of the mask token, if it was added."""
     change: VocabularyChange | None = None
-    """From the model's own tokenizer to another one."""
+    """Change from the model's own tokenizer to another one, if any."""
 
 
 def from_hf(
@@ -83,23 +83,23 @@ def from_hf(
     tokenizer: Path | str | None = None,
     head: ImportHead | str = DEFAULT_HEAD,
 ) -> ImportReport:
-    """Make a checkpoint of a Hugging Face model, and check its logits against the model in transformers.
+    """Convert a Hugging Face model to a checkpoint, and check its logits against the model in transformers.
 
     Args:
         model: a folder that `save_pretrained` wrote, or the id of a model on the hub; safetensors only.
         out: must not exist, or be an empty folder. Usable as `init.from`, as a tokenizer, and in `to_hf`.
         mask_token: `auto` (the tokenizer's own, else `reserved`, else `mean`), `reserved` (the first reserved slot of
-            the vocabulary), `mean` (one id more, whose embedding is the mean of all others), `id:N`, `token:TEXT`.
-        tokenizer: another one for the model, of any kind that `tokenization.load` takes; None keeps the model's own.
-            Pieces that both have keep their rows, new ones get the mean of the rows of the old pieces that spell them.
-        head: `new` gives first values to what the head of the model lacks, as that of a sentence encoder or a
-            classifier does; `own` refuses such a model.
+            the vocabulary), `mean` (a new id, whose embedding is the mean of all others), `id:N`, `token:TEXT`.
+        tokenizer: another tokenizer, of any kind that `tokenization.load` accepts; None keeps the model's own.
+            Shared pieces keep their rows; new ones get the mean of the rows of the old pieces that spell them.
+        head: `new` initializes missing parts of the model's head, as in a sentence encoder or a classifier; `own`
+            refuses such a model.
 
     Raises:
-        UserError: the model has a part that ours has not, or `out` cannot be written.
+        UserError: the model has a part that ours lacks, or `out` cannot be written.
         CheckpointError: a tensor is missing, damaged, unknown or of another shape, or the vocabulary does not fit.
-        tokenization.TokenizationError: a tokenizer cannot be read, or the mask token asked for does not exist.
-        ToolkitError: our model computes something else. Nothing is left at `out`.
+        tokenization.TokenizationError: a tokenizer cannot be read, or the requested mask token does not exist.
+        ToolkitError: our model's logits differ. Nothing is left at `out`.
     """
     name, out, head = str(model), Path(out), choose(ImportHead, head)
     check_output(out)
@@ -150,7 +150,7 @@ def _vocabulary(
     place: Path,
     changes: list[str],
 ) -> _Vocabulary:
-    """The vocabulary of the checkpoint; the tokenizers are saved inside `place`, and decisions are reported."""
+    """The vocabulary of the checkpoint; saves the tokenizers inside `place`, and appends decisions to `changes`."""
     policy = mask_token if other is None else DEFAULT_MASK_TOKEN
     own, said = open_tokenizer(weights.folder, described, mask_token=policy)
     own.save(place / _OWN)
@@ -192,9 +192,9 @@ def _with_mask(described: Described, tokenizer: Tokenizer, rows: int, changes: l
 
 
 def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable[Tensor]:
-    """A parameter, fp32, in blocks of rows; embedding, head and its bias with those of the checkpoint's vocabulary.
+    """A parameter, fp32, in blocks of rows; embedding, head and head bias have the rows of the new vocabulary.
 
-    An unused entry of an untied head stays what it was: nothing is ever expected there, and all logits stay equal.
+    An unused entry of an untied head is unchanged: it is never a target, and all logits stay equal.
     """
     mask, is_indexed = vocabulary.new_mask, name in (EMBEDDING, HEAD, HEAD_BIAS)
     is_new = mask is not None and is_indexed
@@ -217,12 +217,12 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
         first += len(block)
         yield block
     if mean is not None and is_grown:
-        # Padding after the mask too: as likely as a word that nothing is known of.
+        # Padding after the mask gets the mean too: as likely as an unknown word.
         yield mean.repeat(shapes_of(vocabulary.settings)[name][0] - first, *[1] * mean.dim())
 
 
 def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
-    """The mean of the first `num_rows` rows: those of tokens, without padding."""
+    """The mean of the first `num_rows` rows, which belong to tokens, without padding."""
     total = torch.zeros(weights.shape(name)[1:], dtype=torch.float64)
     first = 0
     for block in weights.rows(name):
@@ -232,7 +232,7 @@ def _mean_row(weights: HubWeights, name: str, num_rows: int) -> Tensor:
 
 
 def _manifest(imported: _Vocabulary, origin: dict[str, str]) -> CheckpointManifest:
-    """A checkpoint at step 0 of no run: a model, a vocabulary, and where they come from."""
+    """Manifest at step 0 without a run: a model, a vocabulary, and their origin."""
     tokenizer = imported.tokenizer
     vocabulary = Vocabulary.by_role(
         tokenizer.special_ids, size=tokenizer.vocabulary_size, special_ids=tokenizer.all_special_ids
@@ -255,7 +255,7 @@ def _manifest(imported: _Vocabulary, origin: dict[str, str]) -> CheckpointManife
 
 
 def _origin(name: str, folder: Path) -> dict[str, str]:
-    """Name of the model: a folder by its name, not by its place on this machine; or a repository's commit."""
+    """Origin of the model: a folder's name without its path on this machine, or a repository and its commit."""
     if Path(name).is_dir():
         return {"model": Path(name).resolve().name}
     hub_name = HubName.parse(name)
@@ -266,7 +266,7 @@ def _origin(name: str, folder: Path) -> dict[str, str]:
 def _compare(
     stored: HubWeights, imported: Path, described: Described, vocabulary: _Vocabulary, *, tokenizer: Path
 ) -> Parity:
-    """Compare with the model in transformers, whose own tokenizer lies in a folder."""
+    """Compare with the model in transformers; `tokenizer` is the folder of its own tokenizer."""
     checkpoint, change = open_unverified(imported), vocabulary.change
     return compare_logits(
         replace(open_stock(stored.folder, tokenizer=tokenizer, name=str(stored.folder)), read=stored.tensor),

@@ -1,7 +1,7 @@
-"""Exported encoders' tokenizers read a text with the mask in it as training did: the mask stands for a word's tokens.
+"""Tokenizers of exported encoders that read masked texts as in training: the mask stands for a word's tokens.
 
-`tokenizers` cuts a text at special tokens before it normalizes the parts, each as if it were a text: what belongs to
-the beginning of a text (a blank in front, stripped blanks) would come after every mask, where training had none of it.
+`tokenizers` splits a text at special tokens before it normalizes the parts, each like a whole text: changes at the
+beginning of a text (a leading space, stripped spaces) would also happen after every mask, unlike in training.
 """
 
 import json
@@ -20,14 +20,14 @@ _SENTENCES = (
     "{} is here.",
     "They said ({}) and left.",
 )
-# Several: a vocabulary may join one of them with a mark after it, or leave the blank before it alone.
+# Several words: a vocabulary may merge one with punctuation after it, or make the space before it a separate token.
 _WORDS = ("mat", "river", "house", "old", "cat", "sun", "water", "book", "door", "red", "part", "a", "I", "in")
 
 
 def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[str, Any], str | None]:
-    """Change a `tokenizer.json` so that it reads masked texts as training did; other texts keep their ids.
+    """Change a `tokenizer.json` so that it reads masked texts as in training; other texts keep their ids.
 
-    With it, one sentence on what still differs; None if nothing does.
+    Also return one sentence on what still differs; None if nothing does.
     """
     trained = _backend(content)
     plain = [trained.encode(text).ids for text in PROBES]
@@ -35,7 +35,7 @@ def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[st
     mask = trained.id_to_token(mask_id)
     apart, joined = (len(trained.encode(f"a{gap}{mask}", add_special_tokens=False).ids) for gap in (" ", ""))
     if apart > joined:
-        # The blank before the mask would be a token of its own: the mask takes it along.
+        # The space before the mask would be a separate token: the mask absorbs it.
         content = _with_flags(content, mask_id, lstrip=True)
     for form in _forms(content, trained, mask_id):
         backend = _backend(form)
@@ -47,7 +47,7 @@ def with_mask_as_trained(content: dict[str, Any], mask_id: int) -> tuple[dict[st
 
 
 def _forms(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> Iterator[dict[str, Any]]:
-    """Candidates that may read masked texts right, the least change first."""
+    """Candidates that may read masked texts correctly, smallest change first."""
     whole = content if content.get("normalizer") is None else _normalized_whole(content, trained, mask_id)
     for form in (content, whole):
         yield form
@@ -56,9 +56,9 @@ def _forms(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: in
 
 
 def _normalized_whole(content: dict[str, Any], trained: "tokenizers.Tokenizer", mask_id: int) -> dict[str, Any]:
-    """The mask is found after the text has been normalized whole, and takes a blank that is spelled `▁` along.
+    """Match the mask after the text has been normalized whole; it absorbs a space that is spelled `▁`.
 
-    The last step also takes away what normalizing puts in front of the mask itself, so that it is found everywhere.
+    The last step also removes what normalization puts in front of the mask itself, so that it is found everywhere.
     """
     assert trained.normalizer is not None
     mask = trained.normalizer.normalize_str(trained.id_to_token(mask_id)).removeprefix(_BLANK)
@@ -75,7 +75,7 @@ def _with_flags(content: dict[str, Any], token_id: int, **flags: bool) -> dict[s
 
 
 def _difference(trained: "tokenizers.Tokenizer", exported: "tokenizers.Tokenizer", mask_id: int) -> str | None:
-    """A sentence on the first masked text that the exported tokenizer reads otherwise than training did."""
+    """A sentence on the first masked text that the exported tokenizer reads differently from training; None if none."""
     mask = trained.id_to_token(mask_id)
     for sentence in _SENTENCES:
         text = sentence.format(mask)
@@ -89,9 +89,9 @@ def _difference(trained: "tokenizers.Tokenizer", exported: "tokenizers.Tokenizer
 
 
 def _masked_ids(trained: "tokenizers.Tokenizer", sentence: str, word: str, mask_id: int) -> list[int] | None:
-    """Ids of a sentence whose word was masked in training.
+    """Ids of a sentence with `word` masked as in training.
 
-    None where the word's tokens, with or without the blank before it, do not stand apart from the rest.
+    None if the word's tokens, with or without the space before it, are not separate from the rest.
     """
     start = sentence.index("{}")
     end = start + len(word)

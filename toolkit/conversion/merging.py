@@ -1,8 +1,8 @@
-"""Merge of checkpoints: one whose weights are the weighted mean of those of several.
+"""Merging of checkpoints into one with the weighted mean of their weights.
 
-A mean over checkpoints of a constant learning rate stands for a decay of that rate: each update counts with the weights
-of all checkpoints after it (WSM, arXiv 2507.17634, section 3). So weights are differences of the decay from one
-checkpoint to the next; equal ones are a linear decay.
+A mean over checkpoints at a constant learning rate emulates a decay of that rate: each update counts with the weights
+of all checkpoints after it (WSM, arXiv 2507.17634, section 3). So the weights are the differences of the decay from one
+checkpoint to the next; equal weights are a linear decay.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,28 +23,28 @@ from toolkit.core.files import hash_file
 from toolkit.run.folder import RunFolder, kept_checkpoints, range_of
 from toolkit.run.identity import flat
 
-# Of the checkpoint at a place, from 0, before all are divided by their sum.
+# Weight of the checkpoint at a zero-based position, before division by the sum.
 _BY_PLACE: dict[str, Callable[[int], float]] = {
     "uniform": lambda place: 1.0,
     "linear": lambda place: place + 1.0,
     "1-sqrt": lambda place: sqrt(place + 1) - sqrt(place),
 }
-# What no weight was trained with.
+# Settings that may differ: no weight was trained with them.
 _FREE = ("initializer_range", "max_position_embeddings")
 
 
 def merge(
     sources: Sequence[Path], out: Path, *, steps: str | None = None, weights: str = "uniform"
 ) -> tuple[ParentEntry, ...]:
-    """Write the mean of checkpoints as one without optimizer moments; returns what went into it.
+    """Write the mean of checkpoints as a checkpoint without optimizer moments; return its parents.
 
-    All but the weights is that of the last one: step, settings, tokenizer. A UserError where fewer than two are found,
-    the weights do not fit them, their models or tokenizers differ, or one is damaged.
+    Everything except the weights is from the last one: step, settings, tokenizer. Raise `UserError` if fewer than two
+    are found, the weights do not fit them, their models or tokenizers differ, or one is damaged.
 
     Args:
-        sources: checkpoints, or runs: the newest of each or, with `steps`, the kept ones that it names.
+        sources: checkpoints, or runs: the newest checkpoint of each or, with `steps`, the kept ones in that range.
         out: must not exist, or be an empty folder.
-        weights: `uniform`, `linear` or `1-sqrt`, by place in the order; or numbers with commas between.
+        weights: `uniform`, `linear` or `1-sqrt`, by position; or comma-separated numbers.
     """
     check_output(out)
     run = RunFolder(out.absolute().parent.parent)
@@ -68,7 +68,7 @@ def merge(
         )
         for parent, number in zip(parents, numbers, strict=True)
     )
-    # Without what is said of its training process, and of the loss of other weights.
+    # Drops records of the training process, and losses, which are of other weights.
     alone = LayoutEntry(world_size=1, zero_stage=0)
     own = {"toolkit_version": toolkit.__version__, "optimizer_step": 0, "layout": alone, "merged": entries}
     with output_directory(out) as folder:
@@ -83,7 +83,7 @@ def merge(
 
 
 def _mean(parents: Sequence[Checkpoint], numbers: Sequence[float], name: str) -> Iterator[torch.Tensor]:
-    """The mean of a parameter, a few rows at a time: summed in fp64, one checkpoint after another, and rounded once."""
+    """Mean of a parameter, a few rows at a time: summed in fp64, one checkpoint after another, and rounded once."""
     rows = [parent.rows(name) for parent in parents]
     for first in rows[0]:
         total = first.double().mul_(numbers[0])
@@ -93,7 +93,7 @@ def _mean(parents: Sequence[Checkpoint], numbers: Sequence[float], name: str) ->
 
 
 def _numbers(weights: str, parents: Sequence[Checkpoint]) -> list[float]:
-    """Weights before they are divided by their sum: an equal mean is the sum divided by the number of checkpoints."""
+    """Weights before division by their sum, so that a uniform mean divides a plain sum by the number of checkpoints."""
     if weights in _BY_PLACE:
         steps = [parent.manifest.step for parent in parents]
         if weights != "uniform" and any(later <= earlier for earlier, later in pairwise(steps)):
@@ -116,7 +116,7 @@ def _numbers(weights: str, parents: Sequence[Checkpoint]) -> list[float]:
 
 
 def _check(parents: Sequence[Checkpoint]) -> None:
-    """Refuse a single checkpoint, one that is there twice, and those of other models or tokenizers."""
+    """Raise for a single checkpoint, a duplicate, or different models or tokenizers."""
     last, paths = parents[-1], [parent.path.resolve() for parent in parents]
     if len(set(paths)) < max(len(paths), 2):
         given = ", ".join(str(parent.path) for parent in parents)
@@ -136,7 +136,7 @@ def _check(parents: Sequence[Checkpoint]) -> None:
 
 
 def _identity(checkpoint: Checkpoint) -> dict[str, object]:
-    """Common properties of the checkpoints of a merge."""
+    """Properties that the checkpoints of a merge must have in common."""
     manifest, model = checkpoint.manifest, flat(settings_of(checkpoint).model_dump(mode="json"), "model.")
     shapes = {f"shape of {name}": entry.shape for name, entry in manifest.tensors.items()}
     own = {key: value for key, value in model.items() if not key.endswith(_FREE)}

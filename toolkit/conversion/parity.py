@@ -2,10 +2,10 @@
 
 The folder is loaded the way its users load it, through the Auto classes without remote code, and its logits are
 compared in fp32 with those of our own encoder, which takes its weights from the checkpoint and not from the folder.
-One text is tried alone, and six as a padded batch; ours sees all of them packed in one row.
+One text is run alone, and six as a padded batch; our model gets all of them packed in one row.
 
-Neither model is ever in memory whole: both are built without weights, and each module gets its own just before it
-runs and loses them after. So a check needs room for the largest tensor, not for two models.
+Neither model is ever whole in memory: both are built without weights, and each module gets its own just before it
+runs and drops them afterwards. So a check needs memory for the largest tensor, not for two models.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 from toolkit.model_folder import read_config
 
 _TOLERANCE = 2e-5
-# Our logits and theirs were at most 2.5 times as far apart as theirs in fp32 and fp64, over random models whose
-# rounding error spans four decades; a fault in a tensor or an angle moves logits by a good part of themselves.
+# The difference between our logits and theirs was at most 2.5 times that between theirs in fp32 and fp64, over random
+# models with rounding errors across four orders of magnitude; a wrong tensor or angle moves logits far more.
 _TIMES_ROUNDING, _LARGEST_PART = 8, 0.01
-# Logits of a large vocabulary are what the check itself needs room for.
+# The check's own memory is for logits of a large vocabulary.
 _MOST_TOKENS = 160
 _MOST_TOKENS_IN_A_BATCH = 32
 _ROWS = 32
@@ -54,7 +54,7 @@ SENTENCES = (
     "them and found the bones as soft as cheese. The inventor had to add a valve soon afterwards, since more than one "
     "of his pots had ended in the ceiling; valves of that kind later made steam engines safe.",
 )
-"""Real English of 3 to 147 words."""
+"""Real English texts of 3 to 147 words."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Parity:
     max_logit: float
     """Largest absolute logit of ours."""
     rounding: float = 0.0
-    """How far the stock model's own logits move from fp32 to fp64; measured where the usual tolerance is missed."""
+    """Change of the stock model's own logits from fp32 to fp64; measured if the usual tolerance is exceeded."""
 
     @property
     def tolerance(self) -> float:
-        """The largest difference that rounding explains: 2e-5, times the largest logit where that is above 1.
+        """Largest difference explained by rounding: 2e-5, times the largest logit if that is above 1.
 
-        Measured between kernels that are all correct, in fp32: 1e-6 to 2e-6 of the largest logit in EuroBERT-210m's
-        shape, 2e-6 to 7e-6 in that of 28 layers. Large weights make rounding grow. There it is eight times the stock
+        Measured between correct kernels in fp32: 1e-6 to 2e-6 of the largest logit in EuroBERT-210m's shape, 2e-6 to
+        7e-6 in a shape with 28 layers. Large weights amplify rounding: there the tolerance is eight times the stock
         model's own rounding error, and at most 1 % of the largest logit.
         """
         usual = _TOLERANCE * max(1.0, self.max_logit)
@@ -81,11 +81,11 @@ class Parity:
 
     @property
     def is_within_tolerance(self) -> bool:
-        """The two compute the same; a difference that is not a number says no."""
+        """Whether the two compute the same; False if the difference is NaN."""
         return self.max_difference <= self.tolerance
 
     def check(self, converting: str, out: Path) -> None:
-        """Raise where the two do not compute the same; `converting` says which models these are."""
+        """Raise `ToolkitError` if the two do not compute the same; `converting` says which models these are."""
         if not self.is_within_tolerance:
             raise ToolkitError(
                 f"{converting}: our logits differ from those of the model in transformers by "
@@ -96,14 +96,14 @@ class Parity:
 
 @dataclass(frozen=True)
 class NativeModel:
-    """Our model of a checkpoint, without weights, and how to read them: fp32, by parameter name."""
+    """Our model of a checkpoint, without weights, and a function that reads them: fp32, by parameter name."""
 
     encoder: Encoder
     read: Callable[[str], Tensor]
 
 
 def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: torch.dtype) -> NativeModel:
-    """Our model with a checkpoint's weights: fp32 numbers, rounded to `rounded_to` first."""
+    """Our model with a checkpoint's weights, in fp32 after rounding to `rounded_to`."""
     with torch.device("meta"):
         encoder = Encoder(settings)
     shapes = shapes_of(settings)
@@ -133,9 +133,9 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
 
 @dataclass(frozen=True)
 class StockModel:
-    """A Hugging Face folder as a user of transformers gets it, but without weights in memory; made by `open_stock`.
+    """A Hugging Face folder as loaded by a user of transformers, but without weights in memory; made by `open_stock`.
 
-    `problems` are tensors that were missing, left over or of another shape, by kind; `read` gives one by its name.
+    `problems` are missing, unexpected or misshapen tensors, by kind; `read` returns a tensor by name.
     """
 
     name: str
@@ -146,10 +146,10 @@ class StockModel:
 
 
 def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
-    """Load a folder through the Auto classes, without remote code; a UserError where transformers does not."""
+    """Load a folder through the Auto classes, without remote code; raise `UserError` if transformers fails."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-    # Any: the annotations of the Auto classes know nothing of `output_loading_info`.
+    # Any: the annotations of the Auto classes do not include `output_loading_info`.
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet_transformers():
@@ -160,9 +160,9 @@ def open_stock(folder: Path, *, tokenizer: Path, name: str) -> StockModel:
             model, report = auto.from_pretrained(
                 folder, config=config, dtype=torch.float32, device_map="meta", output_loading_info=True, **local
             )
-    except Exception as error:  # a loader of another library may fail in any way
+    except Exception as error:  # another library's loader may raise anything
         raise UserError(f"transformers does not load {name}: {error}") from error
-    # The angles are no weights: they are computed when the module is made.
+    # The rotary angles are not weights: they are computed when the module is created.
     angles = model.model.rotary_emb
     model.model.rotary_emb = type(angles)(model.config)
     problems = {key: sorted(map(str, names)) for key, names in report.items() if names}
@@ -182,11 +182,11 @@ def compare_logits(
     """Compare the logits of a folder's model with ours on `SENTENCES`.
 
     Args:
-        attention: the kind that the folder's model computes.
-        pad_id: what fills up a batch.
-        without: a vocabulary entry that is left out, because it is new.
-        shared: the ids of what the two vocabularies have in common, in the folder's and in ours, where they differ;
-            the texts are cut down to it.
+        attention: the attention kind of the folder's model.
+        pad_id: padding id of a batch.
+        without: a vocabulary entry to leave out, because it is new.
+        shared: ids of the entries that the two vocabularies share, in the folder's and in ours, if they differ; the
+            texts are reduced to them.
     """
     vocab_size = stock.model.config.vocab_size
     if shared is None:
@@ -213,14 +213,14 @@ def compare_logits(
     found = Parity(max_difference=0.0, max_logit=0.0)
     inputs = [(alone[None], None), (batch_BS, batch_mask_BS)]
     for theirs_NV in _stock_logits(stock, inputs):
-        # Read for each of the two passes: keeping it would add to the peak memory of the other model's tensors.
+        # Read again in each of the two passes: keeping it would add to the peak memory of the other model's tensors.
         head_VD = native.read(EMBEDDING if native.encoder.settings.tie_word_embeddings else HEAD)
         bias_V = None if native.encoder.lm_head.bias is None else native.read(HEAD_BIAS)
         for start in range(0, len(theirs_NV), _ROWS):
             rows_ND = hidden_ND[start : start + _ROWS]
             expected_NV = linear(rows_ND[: len(theirs_NV) - start], head_VD, bias_V).float()[:, ours_V]
             differences_NV = theirs_NV[start : start + _ROWS, theirs_V] - expected_NV
-            # The maximum of a tensor, unlike Python's own, keeps a difference that is not a number.
+            # The maximum of a tensor, unlike Python's own, propagates NaN.
             differences = torch.stack([torch.tensor(found.max_difference), differences_NV.abs().max()])
             found = Parity(float(differences.max()), max(found.max_logit, float(expected_NV.abs().max())))
         hidden_ND = hidden_ND[len(theirs_NV) :]
@@ -232,7 +232,7 @@ def compare_logits(
 
 def _rounding_error(stock: StockModel, inputs: list[tuple[Tensor, Tensor | None]]) -> float:
     """Largest difference between the stock model's logits in fp32 and in fp64, for pairs of ids (B, S) and mask (B, S)
-    or none. Of all that was compared: the first words of a short text may round ten times as badly as a long one.
+    or None. Covers all compared texts: the first words of a short text may round ten times as badly as a long one.
     """
     largest = 0.0
     for each in inputs:
@@ -244,7 +244,7 @@ def _rounding_error(stock: StockModel, inputs: list[tuple[Tensor, Tensor | None]
 
 
 def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: AttentionKind) -> Tensor:
-    """Our hidden states of all texts, as the head's matrix takes them, packed as segments of one row: (N, D)."""
+    """(N, D) inputs of our vocabulary projection for all texts, which are packed as segments of one row."""
     lengths = torch.tensor([len(ids) for ids in texts])
     segments_BS = torch.repeat_interleave(torch.arange(1, len(texts) + 1), lengths)[None]
     with _streamed(native.encoder, native.read):
@@ -257,7 +257,7 @@ def _packed_hidden(native: NativeModel, texts: list[Tensor], attention: Attentio
 def _stock_logits(
     stock: StockModel, inputs: list[tuple[Tensor, Tensor | None]], dtype: torch.dtype = torch.float32
 ) -> Iterator[Tensor]:
-    """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or none."""
+    """Logits of the stock model, (N, V) without padding, for each pair of ids (B, S) and mask (B, S) or None."""
     model = stock.model
     with _streamed(model, lambda name: stock.read(name, dtype)):
         for input_ids_BS, mask_BS in inputs:
@@ -269,8 +269,8 @@ def _stock_logits(
 
 @contextmanager
 def _streamed(model: nn.Module, read: Callable[[str], Tensor]) -> Iterator[None]:
-    """Inside the block, each module that runs gets its own parameters for that time; the model has none itself."""
-    # A tied head goes by the name of the embedding, which comes first.
+    """Inside the block, each module has its own parameters only while it runs; the model itself has none."""
+    # A tied head has the name of the embedding, which comes first.
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     handles = []
     for module in model.modules():

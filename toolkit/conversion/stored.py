@@ -1,7 +1,7 @@
-"""Tensors of a model that is imported, by the names of the class with a head, and checked against its configuration.
+"""Tensors of an imported model, by the names of the class with a head, checked against its configuration.
 
-Names with the class's own prefix or without it are one, what a wrapper put in front of all is left out, and so is the
-head of a task. A new head may be made.
+Names with and without the class's own prefix are equivalent; a wrapper's prefix and the head of a task are dropped. A
+new head may be created.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _ANGLES = "rotary_emb.inv_freq"
 def open_stored(
     folder: Path, described: Described, tensors: HubTensors, head: ImportHead, place: Path, changes: list[str]
 ) -> HubWeights:
-    """The tensors of the class with a head; a new one is written inside `place`, and decisions are reported."""
+    """Tensors of the class with a head; writes a new head inside `place`, and appends decisions to `changes`."""
     stored, wrapper = HubWeights.open(folder).by_class_names(tensors)
     if wrapper:
         changes.append(f"names of tensors: {wrapper} in front of each is left out")
@@ -43,7 +43,7 @@ def open_stored(
 
 
 def _missing_head(weights: HubWeights, tensors: HubTensors) -> list[str]:
-    """Names of what the head lacks, in order; none of a model that lacks more than that is missing, which is raised."""
+    """Sorted names of the head's missing tensors; raise `CheckpointError` if any other tensor is missing."""
     missing = sorted(tensors.shapes.keys() - weights.names)
     if any(name.startswith(BODY) for name in missing):
         others = sorted(weights.names - tensors.shapes.keys())
@@ -56,9 +56,9 @@ def _missing_head(weights: HubWeights, tensors: HubTensors) -> list[str]:
 
 
 def _check_tensors(weights: HubWeights, tensors: HubTensors, *, task_class: str | None) -> Iterator[str]:
-    """Raise for tensors that the model does not have; yield notes on those that are dropped without loss.
+    """Raise for tensors that do not belong to the model; yield notes on tensors that are dropped without loss.
 
-    `task_class` is the class of a model with the head of a task, which is dropped.
+    `task_class` is the class of a model with a task head, which is dropped.
     """
     settings, others = tensors.settings, sorted(weights.names - tensors.shapes.keys())
     for name, shape in tensors.shapes.items():

@@ -14,16 +14,16 @@ from toolkit.model_folder import read_json, write_json
 _CONFIG = "tokenizer_config.json"
 _NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
 _JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
-# An import knows no documents: its texts are what the tokenizer itself makes of them, until a corpus says more.
+# An import has no documents: texts are encoded as by the tokenizer itself, until a corpus says more.
 _RULES = EncodingRules(add_eod=False)
 _POLICIES = {"auto": "auto", "reserved": "reserved", "mean": "append"}
 
 
 def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tuple[Tokenizer, list[str]]:
-    """Load the tokenizer of a model's folder; with it, what was decided, one sentence each.
+    """Load the tokenizer of a model's folder; also return the decisions, one sentence each.
 
-    The tokens that the tokenizer's files name rule. Where they name none to begin or end a text, the one whose id
-    config.json gives does, so that exports and corpora know it; the same goes for a mask under `auto`.
+    Tokens named in the tokenizer's files take precedence. If they name none to begin or end a text, the id in
+    config.json is used, so that exports and corpora know it; the same goes for a mask under `auto`.
     """
     policy = _policy(mask_token)
     if not any(any(folder.glob(name)) for name in (_JSON, f"tokenizer/{_JSON}", "vocab.*", "*.model")):
@@ -36,7 +36,7 @@ def open_tokenizer(folder: Path, described: Described, *, mask_token: str) -> tu
     said = []
     special = {token_id for token_id, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     missing = _missing(tokenizer, described, special, policy)
-    # A SentencePiece model names its own.
+    # A SentencePiece model names its own tokens.
     if not any((folder / name).is_file() for name in (_JSON, *_PAIR)):
         missing = {}
     if missing:
@@ -87,7 +87,7 @@ def _policy(mask_token: str) -> str:
 
 
 def compare_ids(folder: Path, ours: Path) -> list[str]:
-    """Notes where transformers gets other ids from the tokenizer of a folder than from ours, a sentence each."""
+    """Notes on texts or tokens with different ids in transformers from a folder's tokenizer and from ours."""
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(ours, local_files_only=True, trust_remote_code=False)
@@ -98,7 +98,7 @@ def compare_ids(folder: Path, ours: Path) -> list[str]:
 
 
 def _missing(tokenizer: Tokenizer, described: Described, special: set[int], policy: str) -> dict[str, int]:
-    """Ids of the tokens, by role, that config.json gives and no file of the tokenizer names."""
+    """Token ids, by role, that config.json gives but no file of the tokenizer names."""
     ids = _texts(tokenizer).keys()
     given = {"bos": described.bos_id, "eos": described.eos_ids[0] if described.eos_ids else None}
     missing = {
@@ -117,7 +117,7 @@ def _texts(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
-    """The tokenizer of a folder whose files would name these tokens too."""
+    """Load a folder's tokenizer as if its files also named these tokens."""
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
         for file in (_JSON, *_PAIR, *_NAMES):
             if (folder / file).is_file():
@@ -128,7 +128,7 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
 
 
 def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[str]:
-    """Roles for which config.json and the tokenizer name different tokens; the tokenizer made the model's texts."""
+    """Notes if config.json and the tokenizer differ for a role; the tokenizer's token is kept: it encoded the texts."""
     theirs = described.eos_ids if role == "eos" else () if described.bos_id is None else (described.bos_id,)
     ours = tokenizer.special_ids[role]
     found = []
@@ -143,7 +143,7 @@ def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[
 
 
 def preprocess_options(tokenizer: Tokenizer) -> str:
-    """Options that `toolkit preprocess` needs with this tokenizer beside the usual ones, each with a blank before."""
+    """Extra options that `toolkit preprocess` needs with this tokenizer, each with a space in front."""
     if tokenizer.eod_id is not None:
         return ""
     return " --no-eod" if tokenizer.own_frame.back else " --eod TOKEN"

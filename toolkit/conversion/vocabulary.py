@@ -1,4 +1,4 @@
-"""Change of a model's vocabulary: each row of the new embedding and head is made of rows of the old.
+"""Change of a model's vocabulary: each row of the new embedding and head is built from old rows.
 
 A piece that both tokenizers have keeps its row; a new one gets the mean of the rows of the old pieces that spell it;
 a special token gets the row of the old one in its role; the rest get the mean of all.
@@ -18,7 +18,7 @@ from toolkit.core.text import counted
 from toolkit.model.config import padded_vocabulary
 
 _ROWS = 8192
-# In order of precedence: one token often has several roles, and ends texts before it is anything else.
+# In order of precedence: one token often has several roles, of which ending a text comes first.
 _SAME_ROLES = {
     "eos": ("eos", "sep"),
     "bos": ("bos", "cls"),
@@ -28,29 +28,29 @@ _SAME_ROLES = {
     "unk": ("unk",),
     "pad": ("pad",),
 }
-"""Roles of the old tokenizer that a new one's is taken from: BERT's `[CLS]` and `[SEP]` begin and end a text."""
+"""Old roles that can supply the row of each new role: BERT's `[CLS]` and `[SEP]` begin and end a text."""
 
 
 @dataclass(frozen=True)
 class VocabularyChange:
-    """Old rows whose mean each new row is; made by `change_vocabulary`."""
+    """Old rows that are averaged into each new row; made by `change_vocabulary`."""
 
     sources: tuple[tuple[int, ...], ...]
-    """Old ids, by new id; none where the row is the mean of all, as those of padding after the new vocabulary."""
+    """Old ids, by new id; empty if the row is the mean of all, as for padding after the new vocabulary."""
     num_old_tokens: int
-    """Old ids with a row of their own; padding comes after them."""
+    """Number of old ids with a row of their own; padding comes after them."""
     kept: tuple[int, ...]
-    """New ids of pieces that both tokenizers have, ascending; special ones are not among them."""
+    """New ids of pieces that both tokenizers have, ascending, without special tokens."""
     special: tuple[int, ...]
-    """New ids of special tokens whose row is that of an old special token."""
+    """New ids of special tokens that get the row of an old special token."""
 
     @cached_property
     def shared(self) -> tuple[Tensor, Tensor]:
-        """Ids of the pieces that both have, in the old vocabulary and in the new."""
+        """Ids of the shared pieces, in the old vocabulary and in the new."""
         return torch.tensor([self.sources[new][0] for new in self.kept]), torch.tensor(self.kept)
 
     def rows(self, old: Tensor) -> Iterator[Tensor]:
-        """The new matrix in blocks of rows, from the old, (old V, D)."""
+        """The new matrix in blocks of rows; `old` is (old V, D)."""
         mean = old[: self.num_old_tokens].mean(0, dtype=torch.float64).float()
         for first in range(0, len(self.sources), _ROWS):
             bags = self.sources[first : first + _ROWS]
@@ -61,7 +61,7 @@ class VocabularyChange:
             yield block
 
     def describe(self) -> str:
-        """The numbers of rows by where they come from, in one clause."""
+        """Numbers of rows by origin, in one clause."""
         others = {*self.kept, *self.special}
         averaged = [bag for new, bag in enumerate(self.sources) if bag and new not in others]
         each = f" over {sum(map(len, averaged)) / len(averaged):.1f} old pieces each" if averaged else ""
@@ -72,9 +72,9 @@ class VocabularyChange:
 
 
 def change_vocabulary(old: Tokenizer, new: Tokenizer) -> VocabularyChange:
-    """Find where each row of a new vocabulary comes from; the two have to have a piece in common.
+    """Find the source of each row of a new vocabulary; raise `CheckpointError` if the two share no piece.
 
-    The row of the old mask is used only where the old tokenizer's files name one.
+    The row of the old mask is used only if the old tokenizer's files name one.
     """
     theirs, ours = Pieces(old), Pieces(new)
     sources: list[tuple[int, ...]] = [()] * padded_vocabulary(new.vocabulary_size)
@@ -94,7 +94,7 @@ def change_vocabulary(old: Tokenizer, new: Tokenizer) -> VocabularyChange:
 
 
 def _special_sources(old: Tokenizer, new: Tokenizer, sources: list[tuple[int, ...]]) -> list[int]:
-    """Fill in the sources of special tokens, by role, else by name; returns the ids that have one, ascending."""
+    """Fill in the sources of special tokens, by role, else by name; return the ids that have one, ascending."""
     roles = dict(old.role_ids)
     if old.mask.origin is not MaskOrigin.NAMED:
         del roles["mask"]

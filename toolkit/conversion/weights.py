@@ -1,5 +1,5 @@
 """Weights of a Hugging Face folder, in one safetensors file or several, and their check against its configuration; and
-the model that a checkpoint of ours describes.
+the model that one of our checkpoints describes.
 """
 
 import json
@@ -27,16 +27,16 @@ from toolkit.model_folder import wrapper_prefix
 USE_WHOLE = "Use a checkpoint that a run or an import wrote."
 _BLOCK = re.compile(rf"{re.escape(BLOCKS)}\.\d+\.")
 BODY = "model."
-"""Prefix of the names of all tensors but the head's, in every class."""
+"""Name prefix of all tensors except the head's, in every class."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class HubTensors:
-    """Tensors of a model as a `model_type` of Hugging Face names them: each is one of ours, or several of them in rows.
+    """A model's tensors under a Hugging Face `model_type`: each is one of our parameters, or several joined by rows.
 
     Attributes:
-        parts: names of ours, by name there.
-        shapes: by name there.
+        parts: our parameter names, by Hugging Face name.
+        shapes: by Hugging Face name.
         hub: the `model_type`.
     """
 
@@ -55,7 +55,7 @@ class HubTensors:
 
 
 def hub_name(name: str, hub: HubType) -> str:
-    """Name of the tensor that holds a parameter of ours."""
+    """Name of the tensor that contains one of our parameters."""
     module, _, kind = name.rpartition(".")
     block = _BLOCK.match(module)
     place = block.group() if block else ""
@@ -64,14 +64,14 @@ def hub_name(name: str, hub: HubType) -> str:
 
 
 class HubWeights:
-    """Every tensor of a folder by its name there. Made by `HubWeights.open`."""
+    """All tensors of a folder, by their names there; made by `HubWeights.open`."""
 
     def __init__(self, folder: Path, places: dict[str, TensorPlace]) -> None:
         self.folder = folder
         self._places = places
 
     def by_our_names(self, tensors: HubTensors) -> "HubWeights":
-        """The same by the names of our parameters; one may be a range of rows of a tensor."""
+        """The same by our parameter names; a parameter may be a range of rows of a tensor."""
         shapes, places = shapes_of(tensors.settings), {}
         for theirs, parts in tensors.parts.items():
             first = 0
@@ -82,7 +82,7 @@ class HubWeights:
 
     @classmethod
     def open(cls, folder: Path) -> "HubWeights":
-        """Find the files and check that every tensor they announce is there whole."""
+        """Find the files and check that every listed tensor is present and complete."""
         listed = _listed(folder)
         places: dict[str, TensorPlace] = {}
         for path in sorted(set(listed.values())) or [folder / _SINGLE]:
@@ -100,8 +100,8 @@ class HubWeights:
         return cls(folder, places)
 
     def with_embedding(self, tensors: HubTensors) -> "HubWeights":
-        """The same with the embedding by its own name, where it is stored under that of the head that it is tied to,
-        as by safetensors' `save_model`.
+        """The same with the embedding under its own name, if it is stored under that of the tied head, as by
+        safetensors' `save_model`.
         """
         embedding, head = tensors.embedding, tensors.head
         if embedding in self._places or head not in self._places:
@@ -110,8 +110,8 @@ class HubWeights:
         return HubWeights(self.folder, others | {embedding: self._places[head]})
 
     def by_class_names(self, tensors: HubTensors) -> tuple["HubWeights", str]:
-        """The same by the names of the class with a head, of which the bare class leaves out a prefix; and what a
-        wrapper put in front of all of them.
+        """The same by the names of the class with a head (the bare class omits a prefix); and the prefix that a wrapper
+        put in front of all of them.
         """
         of_class = {name: tensors.hub.in_class(name) for name in self._places}
         wrapper = wrapper_prefix(of_class.values(), tensors.shapes, of_class=BODY)
@@ -128,7 +128,7 @@ class HubWeights:
         return HubWeights(self.folder, places), wrapper
 
     def with_new_head(self, tensors: HubTensors, path: Path) -> "HubWeights":
-        """The same with first values for what the head lacks, which are written to a file."""
+        """The same with initial values for the head's missing tensors, which are written to `path`."""
         settings = tensors.settings
         shapes = {name: shape for name, shape in tensors.shapes.items() if name not in self._places}
 
@@ -163,7 +163,7 @@ class HubWeights:
 
 
 def _listed(folder: Path) -> dict[str, Path]:
-    """File of each tensor, as the index of a model in several files says; empty for a model in one file."""
+    """File of each tensor, from the index of a model in several files; empty for a model in one file."""
     if (folder / _SINGLE).is_file():
         return {}
     index = folder / _INDEX
@@ -192,7 +192,7 @@ def _listed(folder: Path) -> dict[str, Path]:
 
 
 def settings_of(source: Checkpoint) -> ModelSettings:
-    """The shape of a checkpoint's model, as its manifest describes it, with ids of the tokenizer that it has."""
+    """A model's settings from its checkpoint's manifest; raise `CheckpointError` if special ids do not fit them."""
     try:
         settings = ModelSettings.model_validate(source.manifest.table("model"))
     except ValidationError as error:

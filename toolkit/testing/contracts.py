@@ -1,6 +1,6 @@
-"""The contracts of an objective and of a scheduler, as tests that run over any of them.
+"""Contracts of objectives and schedulers, as tests that run on any of them.
 
-A package that adds one checks it so:
+A package that adds one tests it like this:
 
     from toolkit.testing.contracts import ObjectiveContract, SchedulerContract
 
@@ -49,14 +49,14 @@ CONTRACT_VOCABULARY = Vocabulary(
     special_ids=(_BOS, _MASK),
     words=lambda: WordBoundaries(begins_V=_IDS % 3 == 1, ends_V=np.isin(_IDS % 7, (_BOS, _MASK))),
 )
-"""Its pad is its end-of-text and not declared special, as in the recipe: padding is identified by the segment alone."""
+"""Its pad is its end-of-text and not declared special, as in the recipe: only the segment identifies padding."""
 
 
 def contract_rows() -> tuple[IntArray, IntArray]:
-    """Rows of 16 with what is awkward in them, as (tokens, segments): read-only, (6, 16).
+    """Rows with edge cases, as (tokens, segments): read-only, (6, 16).
 
     A full row of one segment; several segments and padding; segments of one token; the end-of-text inside a segment
-    and before padding; special tokens only; nothing but padding.
+    and before padding; only special tokens; only padding.
     """
     tokens_BS = np.arange(6 * 16, dtype=np.int32).reshape(6, 16) % 45 + 5
     segments_BS = np.zeros((6, 16), dtype=np.int32)
@@ -88,7 +88,7 @@ def _assert_equal(left: Targets, right: Targets) -> None:
 
 
 def _part(targets: Targets, is_part_T: BoolArray) -> Targets:
-    """What the targets say of some of the positions, in flat arrays; positions count within the part."""
+    """The targets of the flagged positions, in flat arrays; positions are relative to the part."""
     is_part_N = is_part_T[targets.positions_N]
     return Targets(
         input_ids_BS=targets.input_ids_BS.reshape(-1)[is_part_T],
@@ -121,18 +121,18 @@ class ObjectiveContract:
         return build(self.kind, self.settings, vocabulary)
 
     def test_it_names_itself_and_its_attention(self) -> None:
-        """Logs and errors call it by its kind."""
+        """Logs and errors refer to it by its kind."""
         objective = self.make()
         assert objective.name == self.kind
         assert isinstance(objective.attention, AttentionKind)
         assert get(self.kind).__doc__
 
     def test_settings_are_frozen_closed_and_explained(self) -> None:
-        """A misspelt key must not pass in silence, and --help has to say what a key means."""
+        """A misspelled key must not pass silently, and --help has to say what a key means."""
         _assert_settings_are_sound(get(self.kind).Settings, self.settings)
 
     def test_shapes_and_ranges(self) -> None:
-        """Inputs keep their shape; targets are ascending and unique; every id lies in the vocabulary."""
+        """Inputs keep their shape; targets are ascending and unique; every id is in the vocabulary."""
         tokens_BS, segments_BS = contract_rows()
         targets = self.make().build(tokens_BS, segments_BS, _draws(range(6)))
         assert targets.input_ids_BS.shape == tokens_BS.shape
@@ -150,7 +150,7 @@ class ObjectiveContract:
             assert (np.isfinite(weights_N) & (weights_N >= 0)).all()
 
     def test_padding_is_left_alone(self) -> None:
-        """No target on padding, told by its segment; a row without a token asks nothing."""
+        """No target on padding, which its segment identifies; a row without tokens has no targets."""
         tokens_BS, segments_BS = contract_rows()
         targets = self.make().build(tokens_BS, segments_BS, _draws(range(6)))
         assert (segments_BS.reshape(-1)[targets.positions_N] != 0).all()
@@ -160,7 +160,7 @@ class ObjectiveContract:
         assert len(nothing.positions_N) == len(nothing.labels_N) == 0
 
     def test_it_is_pure(self) -> None:
-        """Equal arguments give equal results for every caller, and the arguments stay as they were."""
+        """Equal arguments give equal results for every caller, and the arguments are not modified."""
         tokens_BS, segments_BS = contract_rows()  # Read-only: writing to them raises.
         objective = self.make()
         state_before = str(np.random.get_state())
@@ -171,7 +171,7 @@ class ObjectiveContract:
         _assert_equal(first, self.make().build(tokens_BS, segments_BS, _draws(range(6))))
 
     def test_progress_changes_neither_name_nor_attention(self) -> None:
-        """At a share of the phase it is the same problem, and as pure; the objective itself stays as it was."""
+        """At any progress in the phase it is the same problem, and as pure; the objective itself is not modified."""
         tokens_BS, segments_BS = contract_rows()
         objective = self.make()
         before = objective.build(tokens_BS, segments_BS, _draws(range(6)))
@@ -194,7 +194,7 @@ class ObjectiveContract:
             _assert_equal(_part(alone, np.ones(16, dtype=bool)), _part(together, is_of_row_T))
 
     def test_segments_do_not_touch(self) -> None:
-        """Other tokens in one segment change nothing in the others."""
+        """Changing tokens in one segment changes nothing in the others."""
         tokens_BS, segments_BS = contract_rows()
         objective = self.make()
         before = objective.build(tokens_BS, segments_BS, _draws(range(6)))
@@ -226,16 +226,16 @@ class SchedulerContract:
     """Steps of the run."""
 
     def phases(self) -> list[dict[str, Any]]:
-        """Phases that a scheduler of the kind makes of the entries, each valid."""
+        """Phases that a scheduler of the kind makes from the entries, each valid."""
         scheduler = declare({"kind": self.kind, **self.settings})
         return scheduler.phases([dict(entry) for entry in self.entries], self.total_steps)
 
     def test_settings_are_frozen_closed_and_explained(self) -> None:
-        """A misspelt key must not pass in silence, and an error has to say what a key means."""
+        """A misspelled key must not pass silently, and an error has to say what a key means."""
         _assert_settings_are_sound(KINDS.get(self.kind).Settings, self.settings)
 
     def test_its_phases_fill_the_run(self) -> None:
-        """Lengths that fit together, and to `train.steps`."""
+        """Phase lengths are consistent with each other and with `train.steps`."""
         schedule = Schedule.resolve(
             [PhaseSettings.model_validate(phase) for phase in self.phases()],
             total_steps=self.total_steps,

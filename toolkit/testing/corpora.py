@@ -51,8 +51,8 @@ def write_token_corpus(
 ) -> Path:
     """Write documents of raw ids as a corpus, the same number of documents (nearly) in each shard.
 
-    `vocabulary_size` counts the mask. The tokenizer is made up: id i is the word `t<i>`, so that transformers can load
-    it and its fingerprint differs wherever these arguments do. Returns the folder.
+    `vocabulary_size` includes the mask. The tokenizer is made up: id i is the word `t<i>`, so that transformers can
+    load it and its fingerprint differs if these arguments do. Return the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     dtype = token_dtype(vocabulary_size)

@@ -1,4 +1,4 @@
-"""Several ranks in one test: forked from a server that has imported everything, a group for a whole list of cases.
+"""Multi-rank tests: ranks are forked from a server that has imported everything, one group per list of cases.
 
 A launch through `deepspeed` takes 10 seconds, nearly all imports; a fork from a warm server takes less than one. Cases
 run one after another in one process group; DeepSpeed leaks a little with each engine, so keep a list to about 20.
@@ -18,13 +18,13 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 Case = Callable[[], Any]
-"""Runs on every rank, with RANK and WORLD_SIZE in the environment; a picklable callable, its result comes back."""
+"""Picklable callable that runs on every rank, with RANK and WORLD_SIZE in the environment; its result is returned."""
 
 _PRELOADED = [
     "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "toolkit.training",
-    # What an engine imports when it starts.
+    # Imported by an engine when it starts.
     "setuptools",
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.python_gc",
@@ -32,21 +32,21 @@ _PRELOADED = [
     "deepspeed.utils.pin_memory",
     "toolkit.engine.pipeline",
     "torch.profiler._cupti_monitor",
-    # What a run imports when it declares its objectives, and with a bar of its progress.
+    # Imported by a run for its objectives, and for its progress bar.
     "toolkit.objectives.clm",
     "toolkit.objectives.mlm",
     "rich.console",
-    # What files of tests import, which each rank does for its cases: two seconds.
+    # Imported by test files, which each rank imports for its cases: two seconds.
     "pytest",
     "toolkit.testing.models",
 ]
 _context: ForkServerContext | None = None
 cpu_seconds = 0.0
-"""CPU seconds of the server's processes so far: as its children, they are in none of this process's counts."""
+"""CPU seconds used by the server's processes so far; they are not counted as children of this process."""
 
 
 def warm_server() -> ForkServerContext:
-    """The context that starts processes that have imported everything; the first use starts the server."""
+    """The context for starting processes with everything imported; the first use starts the server."""
     global _context
     if _context is None:
         _context = multiprocessing.get_context("forkserver")
@@ -111,14 +111,14 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
         OMP_NUM_THREADS="1",
         DS_ACCELERATOR="cpu",
     )
-    # The server has it from a test that ran as a rank itself.
+    # The server may have it from a test that ran as a rank itself.
     os.environ.pop("LOCAL_WORLD_SIZE", None)
     torch.set_num_threads(1)
-    # What the server imported never dies; each engine collects garbage when it starts, a quarter of a second otherwise.
+    # The server's imports are never freed. Each engine collects garbage when it starts: otherwise a quarter second.
     gc.freeze()
-    # An engine asks whether a caller did; to count them all takes nearly as long.
+    # An engine checks whether a caller froze objects; counting them all takes nearly as long.
     gc.get_freeze_count = lambda: 1
-    # No machine loses its power in a test; what a killed process wrote, the system has.
+    # Tests need no protection from power loss; the system keeps what a killed process wrote.
     os.fsync = lambda fd: None
     from toolkit.engine.ranks import join_ranks, leave_ranks
 
@@ -128,21 +128,21 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
         leave_ranks()
     except BaseException:
         sender.send(f"rank {rank} of {world_size}:\n{traceback.format_exc()}")
-        # The other ranks may wait for this one in a collective: leave, so that the test ends them.
+        # The other ranks may wait for this one in a collective: exit, so that the test ends them.
         os._exit(1)
     sender.send((results, cpu_seconds_here()))
 
 
 def cpu_seconds_here() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """CPU seconds of this process and of its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _free_port() -> int:
-    """A port below those that the system gives to clients: none can take it before rank 0 listens.
+    """A port below the system's range for clients, so that none can take it before rank 0 listens.
 
-    Drawn at random, so that groups of several test processes do not meet.
+    Drawn at random, so that groups of several test processes do not collide.
     """
     draws = random.SystemRandom()
     while True:

@@ -46,7 +46,7 @@ MODEL_OPTIONS: dict[str, dict[str, Any]] = {
         "local_rope_theta": 60.0,
     },
 }
-"""What decoders of other families add to the plain model, and other families, by name: changes of its settings."""
+"""Changes to the plain model's settings, by name: additions of other families' decoders, and other families."""
 
 
 def tiny_settings(**changes: Any) -> ModelSettings:
@@ -55,9 +55,9 @@ def tiny_settings(**changes: Any) -> ModelSettings:
 
 
 def tiny_encoder(*, seed: int, dtype: torch.dtype = torch.float32, **changes: Any) -> Encoder:
-    """A tiny initialised model. Its weights are drawn wide, so that attention is far from uniform.
+    """A tiny initialized model. Its weights have a large spread, so that attention is far from uniform.
 
-    Biases and norms of heads are drawn too: as they start, leaving them out would go unnoticed.
+    Biases and QK norms are drawn too: at their initial values, leaving them out would go unnoticed.
     """
     encoder = Encoder(tiny_settings(**({"initializer_range": 0.2} | changes)))
     initialize_(encoder, seed)
@@ -69,9 +69,9 @@ def tiny_encoder(*, seed: int, dtype: torch.dtype = torch.float32, **changes: An
 
 
 def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedModel:
-    """The stock transformers class of that attention kind with the same weights, in evaluation mode.
+    """Model of the stock transformers class of that attention kind with the same weights, in evaluation mode.
 
-    Where a family has no decoder, it is the encoder's class with the masks that transformers makes for decoders.
+    If a family has no decoder, it is the encoder's class with the masks that transformers makes for decoders.
     """
     settings = encoder.settings
     hub = _hub_form(settings, attention)
@@ -84,10 +84,10 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
     weights, tensors = encoder.state_dict(), hub_tensors(settings, attention)
     found = {theirs: torch.cat([weights[name] for name in ours]) for theirs, ours in tensors.parts.items()}
     missing, unexpected = twin.load_state_dict(found, strict=False)
-    # What is tied, and the biases that the classes have at the output too.
+    # Only a tied head and the classes' additional output biases may be missing.
     assert not unexpected
     assert all(name == tensors.head or name.endswith("o_proj.bias") for name in missing)
-    # Ours trains the padding token's row too.
+    # Our model trains the padding token's row too.
     twin.get_input_embeddings().padding_idx = None  # type: ignore[assignment]
     if attention is AttentionKind.CAUSAL and family_of(settings).decoder is None:
         _mask_as_decoder_(twin)
@@ -96,7 +96,7 @@ def hugging_face_twin(encoder: Encoder, attention: AttentionKind) -> PreTrainedM
 
 
 def _mask_as_decoder_(twin: PreTrainedModel) -> None:
-    """Let an encoder attend backwards alone, and as far as a decoder with its `sliding_window`."""
+    """Let an encoder attend only backwards, and as far as a decoder with its `sliding_window`."""
     options: dict[str, Any] = {"past_key_values": None, "allow_is_causal_skip": False}
     masks: dict[str, Any] = {
         "create_bidirectional_mask": partial(masking_utils.create_causal_mask, **options),
@@ -106,7 +106,7 @@ def _mask_as_decoder_(twin: PreTrainedModel) -> None:
 
 
 def _hub_form(settings: ModelSettings, attention: AttentionKind) -> HubForm:
-    """The stock class of an attention kind; that of the other where a family has no decoder."""
+    """The stock class of an attention kind; the bidirectional one if a family has no decoder."""
     family = family_of(settings)
     return family.hub_form(settings, AttentionKind.BIDIRECTIONAL if family.decoder is None else attention, None)
 
@@ -117,7 +117,7 @@ def hub_tensors(settings: ModelSettings, attention: AttentionKind) -> HubTensors
 
 
 def dense_visibility(segments_BS: Tensor, attention: AttentionKind, window: int | None = None) -> Tensor:
-    """The slow definition of who sees whom: (B, S, S) bool, [b, i, j] is whether i sees j."""
+    """Slow reference for attention masks: (B, S, S) bool, [b, i, j] is whether i attends to j."""
     num_columns = segments_BS.shape[1]
     is_same = segments_BS[:, :, None] == segments_BS[:, None, :]
     is_real = (segments_BS != 0)[:, :, None]

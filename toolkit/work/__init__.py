@@ -1,1 +1,1 @@
-"""Work that equal processes share by files: claims on items, processes that do them, and one live view."""
+"""Work that identical processes share through files: claims on items, worker processes, and one live view."""

@@ -1,8 +1,8 @@
-"""Items that equal processes share, on any machines that see one folder: each takes a free one, does it, and goes on.
+"""Items shared by identical processes, on any machines that see one folder: each takes a free item, does it, repeats.
 
-There is no scheduler. All that the processes know of one another are files in the job's folder: the lock of an item,
-which the system frees when its holder ends, a line for each attempt at it, and how it ended. Results themselves say
-whether an item is done, and are asked before it starts.
+There is no scheduler. Processes know of each other only through files in the job's folder: an item's lock, which the
+system frees when its holder ends, a line for each attempt at it, and how it ended. The results themselves say whether
+an item is done, and are checked before it starts.
 """
 
 import hashlib
@@ -28,16 +28,16 @@ from toolkit.core.locks import is_held, try_lock
 _MOST_LOSSES = 2
 _SECONDS_BETWEEN_LOOKS = 0.5
 _LOST = "lost: "
-"""How a line begins that says why an attempt came to nothing: that of a worker whose command lives. A command that is
-killed with its workers, or by itself at an item, says nothing of the item."""
+"""Prefix of a line that says why an attempt was lost, written only if the worker's command is alive. A command that is
+killed with its workers, or while doing an item itself, does not count against the item."""
 
 
 class StoppedError(Exception):
-    """The process was asked to stop, and what it was at has saved: its item is free, and not failed."""
+    """The process was asked to stop, and has saved its work: its item is free, and not failed."""
 
 
 class BrokenError(Exception):
-    """An item has failed by a bug or a broken device: its process should do no other one."""
+    """An item has failed because of a bug or a broken device: its process should do no other item."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +46,13 @@ class Item:
 
     key: str
     payload: Any = None
-    """All that doing it takes, as plain data."""
+    """Everything needed to do it, as plain data."""
     group: Hashable = None
     """Items of one group share what a process keeps between items, such as loaded data."""
     claim: str = ""
-    """Items of one claim are done by one process, one after another; empty: the item alone."""
+    """Items of one claim are done by one process, one after another; empty: only this item."""
     needs: tuple[str, ...] = ()
-    """Keys of items that have to be done first. One that is not among the items is done."""
+    """Keys of items that have to be done first. A key that is not among the items counts as done."""
 
     @property
     def claimed_as(self) -> str:
@@ -61,33 +61,33 @@ class Item:
 
 
 class Job:
-    """Items of a folder, and how one is done; worker processes get a copy.
+    """Items of a folder, and how to do one; worker processes get a copy.
 
-    A subclass keeps what it has loaded in attributes that it fills when it does its first item.
+    A subclass keeps loaded data in attributes that it fills when it does its first item.
     """
 
     def __init__(self, folder: Path, items: Sequence[Item]) -> None:
         self.folder, self.items = folder, items
 
     def do(self, item: Item) -> None:
-        """Do an item. Raises ToolkitError where it fails and the process is as good as before."""
+        """Do an item. Raise `ToolkitError` if it fails and the process can go on with others."""
         raise NotImplementedError
 
     def is_done(self, item: Item) -> bool:
-        """True where the result of an item is there."""
+        """Whether the result of an item exists."""
         raise NotImplementedError
 
     def fail(self, item: Item, message: str) -> None:
-        """Keep the message of an item that failed where users look for it."""
+        """Store the message of a failed item where users look for it."""
 
 
 class Claims:
-    """The items of a job as their files were at the last look, and the claim that this process holds."""
+    """State of a job's items, from their files at the last look, and the claim that this process holds."""
 
     def __init__(self, job: Job) -> None:
         self.items = {item.key: item for item in job.items}
         assert len(self.items) == len(job.items), "two items have one key"
-        # Items that wait for one another would never begin.
+        # Raises for items that wait for one another: they would never start.
         order = TopologicalSorter({item.key: item.needs for item in job.items}).static_order()
         self._needy = [item for key in order if (item := self.items.get(key)) is not None and item.needs]
         self._job, self._names = job, {key: _file_name(key) for key in self.items}
@@ -96,7 +96,7 @@ class Claims:
         self._group: Hashable = None
 
     def look(self) -> None:
-        """Find out which items have started, are done and failed; what needs a failed one has failed as well."""
+        """Find out which items have started, are done and have failed; an item that needs a failed one fails too."""
         with suppress(FileNotFoundError):
             names = set(os.listdir(self._job.folder))
             self.done, self.begun, errors = (
@@ -117,15 +117,15 @@ class Claims:
 
     @property
     def running(self) -> set[str]:
-        """Keys of the items that some process is at."""
+        """Keys of the items that a process is working on."""
         return {key for key in self.begun if is_held(self._lock_file(self.items[key]))}
 
     def is_ready(self, item: Item) -> bool:
-        """True where all that an item needs is done."""
+        """Whether everything that an item needs is done."""
         return all(need in self.done or need not in self.items for need in item.needs)
 
     def claim(self) -> Item | None:
-        """Begin an item, once one is free that waits for nothing; None when all are done or have failed."""
+        """Wait for an item that is free and ready, and start it; None when all are done or have failed."""
         while True:
             self.look()
             ready = [item for item in self.left if self.is_ready(item)]
@@ -140,8 +140,8 @@ class Claims:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     def _hold_one_of(self, ready: Sequence[Item]) -> bool:
-        """Hold another claim than before, if one is free: preferably with what this process has loaded, then with what
-        no process has, then of the longest queue.
+        """Take a new claim, if one is free: preferably for data that this process has loaded, then for data that no
+        process has, then from the longest queue.
         """
         self._release()
         queues = Counter(item.group for item in ready)
@@ -163,7 +163,7 @@ class Claims:
             self._held = None
 
     def _begin(self, item: Item) -> bool:
-        """Note an attempt at an item; False where it turns out that there is no need for one, or no hope."""
+        """Record an attempt at an item; False if it turns out to be done already, or was lost too often."""
         attempts, marks = self._file(item.key, "begun"), list[str]()
         with suppress(FileNotFoundError):
             marks = attempts.read_text().splitlines()
@@ -180,7 +180,7 @@ class Claims:
         return False
 
     def end(self, item: Item, message: str | None = None) -> None:
-        """Note that an item is done; with a message, that it has failed."""
+        """Record that an item is done; with a message, that it has failed."""
         if message is not None:
             self._job.fail(item, message)
         atomic_write(self._file(item.key, "done" if message is None else "error"), message or "")
@@ -191,18 +191,18 @@ class Claims:
         self._file(item.key, "begun").unlink(missing_ok=True)
 
     def lose(self, process: str, reason: str) -> str | None:
-        """Note why a process has ended, and return the key of the item that it was at; None where it was at none."""
+        """Record why a process ended, and return the key of the item that it was working on; None if none."""
         self.look()
         for key in self.begun:
             with suppress(FileNotFoundError), self._file(key, "begun").open("r+") as file:
-                # Another one may have begun it since.
+                # Another process may have started it since.
                 if process in file.read().splitlines():
                     file.write(f"{_LOST}{reason}\n")
                     return key
         return None
 
     def close(self) -> None:
-        """Give up what this process holds."""
+        """Release this process's claim."""
         self._release()
 
     def _file(self, key: str, end: str) -> Path:
@@ -213,9 +213,9 @@ class Claims:
 
 
 def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> None:
-    """Do items of a job, in this process, until each is done or has failed; raises BrokenError and StoppedError.
+    """Do items of a job, in this process, until each is done or has failed; raise `BrokenError` or `StoppedError`.
 
-    `say` gets the key of each item that starts, and messages of those that fail.
+    `say` is called with the key of each item that starts, and with the message of each that fails.
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     claims = Claims(job)
@@ -240,7 +240,7 @@ def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> No
 
 
 def process_name(number: int) -> str:
-    """Name of a process of this machine in marks of attempts."""
+    """Name of a process of this machine in records of attempts."""
     return f"{socket.gethostname()} {number}"
 
 
@@ -251,6 +251,6 @@ def _described(error: Exception) -> str:
 
 
 def _file_name(key: str) -> str:
-    """A name for files: what can be read of a key, and digits that no other key has."""
+    """File name for a key: its readable part, and digits unique to the key."""
     readable = re.sub(r"[^\w.@=-]", "_", key)[:150]
     return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

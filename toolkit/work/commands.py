@@ -1,4 +1,4 @@
-"""Commands that share the work of one folder, each with workers of its own."""
+"""Commands that share the work of one folder, each with its own workers."""
 
 import os
 import socket
@@ -17,19 +17,19 @@ from toolkit.core.locks import has_flock, holder_of, is_held, locked_folder, try
 from toolkit.core.text import first_few
 
 _PATIENCE_SECONDS = 600.0
-"""Time that another command may take to read or write what all of them write."""
+"""Time that another command may take to read or write files that all commands write."""
 
 
 class Command:
-    """This command as one of those that share the work of a folder, from `join` to the end of the block.
+    """This command as one of several that share the work of a folder, from `join` to the end of the block.
 
-    Claims and marks are in `work`, a hidden folder of it.
+    Claims and records are in `work`, a hidden subfolder.
 
     Args:
-        folder: the folder, made where it is missing.
+        folder: the folder, created if missing.
         name: how the user calls the command, such as "toolkit grid".
         what: what the folder is, such as "grid".
-        elsewhere: how to take another one, such as "set grid.dir to another folder".
+        elsewhere: how to choose another one, such as "set grid.dir to another folder".
     """
 
     def __init__(self, folder: Path, *, name: str, what: str, elsewhere: str) -> None:
@@ -44,14 +44,14 @@ class Command:
         self.leave()
 
     def leave(self) -> None:
-        """Be none of the commands any more; under `locked`, so that of those that end together one is the last."""
+        """Leave the commands; call it under `locked`, so that of commands that end together exactly one is the last."""
         if self._lock is not None:
             job_file(self.work).unlink(missing_ok=True)
             self._lock.release()
             self._lock = None
 
     def locked(self) -> AbstractContextManager[None]:
-        """The lock of the folder, for reading and writing what all commands write; held briefly."""
+        """The folder's lock, for reading and writing files that all commands write; held briefly."""
         lock, elsewhere = self.folder / ".lock", self._elsewhere
         return locked_folder(
             self.folder,
@@ -67,10 +67,10 @@ class Command:
         )
 
     def join(self, key: str, *, otherwise: str) -> None:
-        """Be one of the commands that share the work, under `locked`; all have to give the same key.
+        """Join the commands that share the work; call it under `locked`. All commands have to give the same key.
 
-        What failed before is tried again, and an attempt that was lost before does not count. `otherwise` says what
-        another key means, such as "another grid file".
+        Items that failed before are tried again, and attempts that were lost before do not count. `otherwise` says
+        what another key means, such as "another grid file".
         """
         others, kept = self.others(), self.work / "key"
         if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == key):
@@ -97,7 +97,7 @@ class Command:
 
 
 def work_folder(folder: Path) -> Path:
-    """Folder of claims and marks of the work of a folder."""
+    """Folder of claims and records of the work of a folder."""
     return folder / ".work"
 
 
@@ -107,11 +107,11 @@ def job_file(work: Path) -> Path:
 
 
 def commands_at(work: Path) -> list[str]:
-    """Names of the commands that run."""
+    """Names of the running commands."""
     return [file.stem for file in sorted(work.glob("commands/*.lock")) if is_held(file)]
 
 
 @cache
 def command_name() -> str:
-    """Machine, process, and some digits: those of two containers may have the first two in common."""
+    """Machine, process id, and random digits: two containers may have the first two in common."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:4]}"

@@ -1,7 +1,7 @@
 """Workers on the machines of a Ray cluster, which share a file system: each is a process that an actor starts.
 
-An actor keeps its CPUs, and its GPU if there are any, until all work is done. Ray starts those for which no machine has
-room once one has, also on machines that join. Ray is an extra (`cluster`) and imported here only.
+An actor keeps its CPUs, and its GPU if there are any, until all work is done. Ray starts an actor once a machine has
+room for it, also on machines that join. Ray is an extra (`cluster`) and imported only here.
 """
 
 import logging
@@ -32,7 +32,7 @@ _PASSED_ON = (
     "ATEN_", "AWS_", "CUBLAS_", "DNNL_", "DS_ACCELERATOR", "FSSPEC_", "GOMP_", "HF_", "KMP_", "MKL_", "NCCL_",
     "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTORCH_", "TOKENIZERS_", "TORCH_", "TRANSFORMERS_", "XDG_CACHE_HOME",
 )  # fmt: skip
-"""First letters of environment variables that results, caches, the hub and object storage depend on, keys included."""
+"""Prefixes of environment variables that affect results, caches, the hub and object storage, access keys included."""
 _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokenizers", "torch", "transformers")
 
 
@@ -45,7 +45,7 @@ class Resources:
 
 
 class Cluster:
-    """A connection to a Ray cluster: the one of RAY_ADDRESS, else one that runs here, else a new one here."""
+    """A connection to a Ray cluster: that of RAY_ADDRESS, else one that runs on this machine, else a new one here."""
 
     def __init__(self) -> None:
         address = _address()
@@ -53,11 +53,11 @@ class Cluster:
         has_token = bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
         has_token = has_token or Path("~/.ray/auth_token").expanduser().is_file()
         if address is not None and not os.environ.get("RAY_ADDRESS") and has_token:
-            # As Ray does where it finds a cluster itself; to that of RAY_ADDRESS it shows none unless asked.
+            # As Ray does if it finds a cluster itself; to that of RAY_ADDRESS it sends no token unless asked.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         if address is None:
-            # Read when Ray is imported. Without a token, it would leave one in the home folder, for which each later
-            # `ray start` of this user would ask.
+            # Read when Ray is imported. Without a token, Ray would leave one in the home folder, which each later
+            # `ray start` of this user would require.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex * 2)
@@ -69,11 +69,11 @@ class Cluster:
                 "Install it (pip install 'ray>=2.60,<3'), or leave --executor out: workers are then local processes."
             ) from error
         self.ray: Any = ray
-        # Ray prints pages where a worker or machine is lost, which is reported in a line already.
+        # Ray prints pages if a worker or machine is lost, which is already reported in one line.
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         try:
             ray.init(**_options(address), log_to_driver=False, logging_level=logging.ERROR)
-        # An address that answers, but not as Ray does, ends in SystemExit.
+        # Ray raises SystemExit if something other than Ray answers at the address.
         except (Exception, SystemExit) as error:
             raise SettingsError(
                 f"could not connect to {self.name}: {_last_line(error.__cause__ or error)}\n"
@@ -82,7 +82,7 @@ class Cluster:
             ) from error
 
     def close(self) -> None:
-        """Leave the cluster; a local one ends."""
+        """Disconnect from the cluster; a local one is shut down."""
         self.ray.shutdown()
 
     def nodes(self) -> list[tuple[str, Mapping[str, float]]]:
@@ -95,7 +95,7 @@ class Cluster:
         return int(sum(resources.get("GPU", 0) for _, resources in self.nodes()))
 
     def room(self, resources: Resources) -> int:
-        """Workers of these resources that the machines hold, those of others not counted."""
+        """Number of workers with these resources that fit on the machines, ignoring the work of others."""
         wanted = {name: number for name, number in (("CPU", resources.cpus), ("GPU", resources.gpus)) if number}
         return sum(
             min(math.floor(found.get(name, 0) / number) for name, number in wanted.items()) for _, found in self.nodes()
@@ -103,7 +103,7 @@ class Cluster:
 
 
 def _options(address: str | None) -> dict[str, Any]:
-    """Arguments of `ray.init` for an address; None: of a cluster of this machine's cores that ends with us."""
+    """Arguments of `ray.init` for an address; None: for a local cluster of our cores that ends with this process."""
     if address is None:
         return {
             "address": "local",
@@ -111,12 +111,12 @@ def _options(address: str | None) -> dict[str, Any]:
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
-    # Not "auto", with which Ray takes any process of this machine, of whatever user, that looks like a cluster.
+    # Not "auto": Ray would accept any process of this machine, of any user, that looks like a cluster.
     return {"address": address}
 
 
 def _address() -> str | None:
-    """Address of the cluster to connect to; None: a local one is to be started."""
+    """Address of the cluster to connect to; None to start a local one."""
     given = os.environ.get("RAY_ADDRESS", "")
     if given == "local":
         return None
@@ -128,7 +128,7 @@ def _address() -> str | None:
                 "without one a local one is started."
             )
         return given
-    # Written by `ray start`; it may be that of a cluster that has ended.
+    # Written by `ray start`; the cluster may have ended.
     current = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
     try:
         with open(os.open(current, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), encoding="utf-8") as file:
@@ -147,7 +147,7 @@ def _address() -> str | None:
 
 
 def _silence(address: str) -> str | None:
-    """Reason why nothing answers at an address; None where something does. Ray itself would wait for minutes."""
+    """Reason why nothing answers at an address; None if something does. Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not host or "/" in host:
         return "expected HOST:PORT"
@@ -159,7 +159,7 @@ def _silence(address: str) -> str | None:
 
 
 def _last_line(error: BaseException) -> str:
-    """Last line of an error's message; the name of its class where it has none."""
+    """Last line of an error's message; the name of its class if it has no message."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__
 
@@ -184,7 +184,7 @@ class Setting:
     versions: Mapping[str, str] = field(default_factory=_versions)
 
     def fault(self) -> str | None:
-        """What is wrong on this machine, if anything."""
+        """Description of what is wrong on this machine; None if nothing is."""
         if not Path(self.directory).is_dir():
             return f"it has no folder {self.directory}, the command's working directory"
         if not self.job_file.is_file():
@@ -197,10 +197,10 @@ class Setting:
 
 
 class RayWorker:
-    """The actor: it starts a worker, which ends with it."""
+    """Actor that starts a worker, which ends with it."""
 
     def begin(self, setting: Setting) -> tuple[str, str | None]:
-        """Start a worker, and return its name in marks of attempts, or this machine's, and what is not right here."""
+        """Start a worker; return its name in records of attempts, or this machine's name and what is wrong here."""
         if fault := setting.fault():
             return socket.gethostname(), fault
         self._process = subprocess.Popen(
@@ -217,7 +217,7 @@ class RayWorker:
 
 @dataclass
 class _Place:
-    """An actor as the command sees it: its two answers to come, and the worker's name once it has one."""
+    """An actor as the command sees it: its two pending results, and the worker's name once it has one."""
 
     actor: Any
     begun: Any
@@ -226,9 +226,9 @@ class _Place:
 
 
 class OnRay(Crew):
-    """Workers of a cluster, which is left with them: as many as its machines have room for, at most `most`.
+    """Workers on a cluster, as many as its machines have room for, at most `most`; closing disconnects from it.
 
-    Messages name what is `shared`, besides logs, by all machines, and the setting that gives a worker its CPUs.
+    Messages name what all machines share besides logs (`shared`), and the setting that gives a worker its CPUs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The one live view of work: drawn on a terminal, lines elsewhere; by the command that works, or from outside."""
+"""The one live view of work: drawn on a terminal, lines elsewhere; by the working command, or from outside."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ _SECONDS_BETWEEN_PICTURES = 2.0
 
 
 class Line(NamedTuple):
-    """Something that a view has to tell."""
+    """A line of output of a view."""
 
     text: str
     is_news: bool = True
-    """It stays above the picture on a terminal; else the picture shows it as well."""
+    """Whether it stays above the picture on a terminal; otherwise the picture shows it as well."""
 
 
 class View(Protocol):
-    """Work, as its files show it."""
+    """State of work, as its files show it."""
 
     def look(self) -> None:
         """Read what is new."""
@@ -33,15 +33,15 @@ class View(Protocol):
         """Lines about what the last look found."""
 
     def picture(self) -> "RenderableType":
-        """All of it, as it was at the last look."""
+        """The whole state at the last look."""
 
     def is_over(self) -> bool:
-        """True where nothing is left that anybody works at."""
+        """Whether nothing is left to do, or nobody works on it."""
 
 
 @contextmanager
 def shown(view: View) -> Iterator[Callable[[Sequence[str]], None]]:
-    """A function that shows what a view has to tell, after lines of the caller's own."""
+    """Yield a function that shows the caller's own lines, then the view's output."""
     screen = console()
     if not screen.is_terminal:
 
@@ -77,12 +77,12 @@ def watch(view: View) -> None:
 
 
 class Pace:
-    """Rate at which parts get done, from now on."""
+    """Rate at which parts are done, measured from now on."""
 
     def __init__(self, num_before: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._num_before, self._clock, self._begun = num_before, clock, clock()
 
     def text(self, num_ended: int, num_left: int, unit: str) -> str:
-        """'310 cells/h, 0:16:00 left'; empty while none of them has ended."""
+        """Rate and time left, such as '310 cells/h, 0:16:00 left'; empty until a part has ended."""
         rate = (num_ended - self._num_before) / max(self._clock() - self._begun, 1e-9) * _HOUR
         return f"{rate:,.0f} {unit}/h, {duration(num_left / rate * _HOUR)} left" if rate else ""

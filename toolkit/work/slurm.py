@@ -1,7 +1,7 @@
-"""Jobs of Slurm, which outlive the command that submits them.
+"""Slurm jobs, which outlive the command that submits them.
 
 A command that runs again asks which of its jobs are in the queue, and submits only the others. A dependency is no
-proof: Slurm takes that on a job it has forgotten for fulfilled, so a job looks itself for what it needs.
+proof: Slurm treats one on a job that it has forgotten as fulfilled, so a job checks itself for what it needs.
 """
 
 import json
@@ -30,9 +30,9 @@ class SlurmSettings(Settings):
 
 
 class SlurmJobs:
-    """Jobs by name; a file keeps the id that each had last. `live` are those in the queue; none where Slurm is not.
+    """Jobs by name; a file stores the last id of each. `live` are the jobs in the queue; empty without Slurm.
 
-    `remedy`: what to do where Slurm refuses one.
+    `remedy`: what to do if Slurm refuses a job.
     """
 
     def __init__(self, file: Path, *, remedy: str = "Correct slurm.options or [machine] of the file") -> None:
@@ -52,15 +52,15 @@ class SlurmJobs:
         options: Iterable[str] = (),
         after: Collection[str] = (),
     ) -> None:
-        """Submit a job unless it is in the queue, and print where it is.
+        """Submit a job unless it is in the queue, and print its id and state.
 
-        `command` is a script with its arguments, or `--wrap` with a line; `after` the ids of jobs that have to end
-        well before it begins: where one does not, Slurm removes it.
+        `command` is a script with its arguments, or `--wrap` with a shell line; `after` are ids of jobs that have to
+        succeed before it starts: if one does not, Slurm removes this job.
         """
         if name not in self.live:
             before = f"; job {old} ended as {ending}" if (ending := _ending(old := self._ids.get(name, ""))) else ""
             waits = [f"--dependency=afterok:{':'.join(after)}"] if after else []
-            # A backslash takes its meaning for patterns from a character, and from all others of the name.
+            # A backslash escapes a pattern character, and disables all other patterns in the name.
             output = re.sub(r"([%\\])", r"\\\1", str(log.absolute()))
             own = ("--job-name", name, "--output", output, "--open-mode=append", "--kill-on-invalid-dep=yes")
             self._submit(name, ["sbatch", "--parsable", *own, *waits, *options, *command])
@@ -70,18 +70,18 @@ class SlurmJobs:
     def keep_equal(
         self, command: str, folder: Path, name: str, *, most: int, options: Iterable[str], after: Collection[str] = ()
     ) -> None:
-        """Submit jobs that run one line of a shell until so many are in the queue; `folder` gets their logs."""
+        """Submit jobs that run one shell line until `most` are in the queue; their logs go to `folder`."""
         names = [f"{name}-{number}" for number in range(1, most + 1)]
         for job in [*dict.fromkeys([*self.live, *names])][: max(most, len(self.live))]:
             self.keep(job, ["--wrap", command], log=folder / f"{job}.log", options=["--requeue", *options], after=after)
         self.print_counts()
 
     def is_running(self, name: str) -> bool:
-        """True of a job that has begun."""
+        """Whether a job has started."""
         return self._states.get(name, "").startswith("running")
 
     def print_counts(self) -> None:
-        """Print how many jobs were submitted, and how many are in the queue with them."""
+        """Print how many jobs were submitted, and how many are in the queue, including these."""
         submitted = counted(self.num_submitted, "job")
         console().print(f"{submitted} submitted, {len(self.live):,} in the queue now; to see them: squeue --me")
 
@@ -98,12 +98,12 @@ class SlurmJobs:
             )
         self._ids[name] = self.live[name] = done.stdout.strip().partition(";")[0]
         self.num_submitted += 1
-        # After each: what is in the queue is known however this command ends.
+        # After each job: the jobs in the queue are known however this command ends.
         atomic_write(self._file, json.dumps(self._ids, indent=2) + "\n")
 
 
 def _ending(number: str) -> str:
-    """How and why a job that left the queue ended; empty if Slurm does not know, or no longer."""
+    """How and why a job that left the queue ended; empty if Slurm does not know, or no longer does."""
     asked = ("sacct", "-X", "-n", "-P", "--format=State,Reason,ExitCode", "-j"), ("scontrol", "-o", "show", "job")
     for command in asked if number else ():
         if shutil.which(command[0]) is not None:
@@ -116,7 +116,7 @@ def _ending(number: str) -> str:
 
 
 def _states(ids: Mapping[str, str]) -> dict[str, str]:
-    """States of this user's jobs in the queue, by name; another job that got an id later has another name."""
+    """States of this user's jobs in the queue, by name, since another job that reuses an id has another name."""
     if shutil.which("squeue") is None:
         return {}
     command = ["squeue", "--me", "--noheader", "--format=%i|%T|%r|%j"]
@@ -126,7 +126,7 @@ def _states(ids: Mapping[str, str]) -> dict[str, str]:
     found = dict[str, str]()
     for line in done.stdout.splitlines():
         number, state, reason, name = line.split("|", 3)
-        # Slurm removes a job soon that waits for one which has failed.
+        # Slurm will soon remove a job that waits for a failed one.
         if ids.get(name) == number and reason != "DependencyNeverSatisfied":
             found[name] = state.lower() if reason in ("None", "") else f"{state.lower()} ({reason})"
     return found

@@ -1,4 +1,4 @@
-"""Workers of a command: as many equal processes as asked for, on this machine or elsewhere, until a job has ended."""
+"""Workers of a command: the requested number of identical processes, here or elsewhere, until a job has ended."""
 
 import os
 import pickle
@@ -35,7 +35,7 @@ class ExecutorKind(StrEnum):
 
     @classmethod
     def named(cls, name: str) -> "ExecutorKind":
-        """The kind of a name; a SettingsError where there is none."""
+        """The kind with this name; raise `SettingsError` if unknown."""
         if name not in set(cls):
             raise SettingsError(f"unknown executor {name!r}. Choose one of {', '.join(cls)}.")
         return cls(name)
@@ -43,7 +43,7 @@ class ExecutorKind(StrEnum):
 
 @dataclass(frozen=True)
 class Ended:
-    """End of a worker: its name in marks of attempts ("HOST PID"), its exit code if it is known, and why in words."""
+    """End of a worker: its name in records of attempts ("HOST PID"), its exit code if known, and the reason."""
 
     process: str
     code: int | None
@@ -51,12 +51,12 @@ class Ended:
 
 
 class Crew(ABC):
-    """Workers numbered from 0, started again while there is something to do for them; they end with the block.
+    """Workers numbered from 0, restarted while there is work for them; they end with the block.
 
     Args:
-        job: what they do.
+        job: their work.
         most: number of workers.
-        logs: folder in which each has a file of what it prints.
+        logs: folder with a file of each worker's output.
     """
 
     def __init__(self, job: Job, *, most: int, logs: Path) -> None:
@@ -77,7 +77,7 @@ class Crew(ABC):
     def run(self, look: Callable[[Sequence[str]], object]) -> None:
         """Wait until all items are done or have failed, or, after a stop, until all workers have ended.
 
-        `look` is called every second, or more often, with what is new of lost workers.
+        `look` is called at least every second, with new messages about lost workers.
         """
         self.claims.look()
         while self._alive if self._is_stopped else self.claims.left:
@@ -88,7 +88,7 @@ class Crew(ABC):
             look(lines)
 
     def stop(self) -> None:
-        """Ask all workers to save and end, and start no other one."""
+        """Ask all workers to save and end, and start no new ones."""
         self._is_stopped = True
         self._terminate()
 
@@ -103,7 +103,7 @@ class Crew(ABC):
                 self._alive.add(number)
 
     def _settle(self, number: int) -> str | None:
-        """Look whether a worker has ended; what is to be said of it."""
+        """Check whether a worker has ended; return a message about it, if any."""
         ended = self._ended(number)
         if ended is None:
             return None
@@ -126,7 +126,7 @@ class Crew(ABC):
 
     @abstractmethod
     def _ended(self, number: int) -> Ended | None:
-        """The end of a worker that was started; None while it lives."""
+        """The end of a started worker; None while it is alive."""
 
     @abstractmethod
     def _terminate(self) -> None:
@@ -134,7 +134,7 @@ class Crew(ABC):
 
     @abstractmethod
     def _close(self) -> None:
-        """End all workers, in the middle of an item too."""
+        """End all workers, even in the middle of an item."""
 
     def _room(self) -> int:
         """Number of workers for which there is room."""
@@ -150,14 +150,14 @@ def why_ended(code: int, log: Path) -> str:
 
 
 class Here(Crew):
-    """Processes of this machine, each with one of the environments beside ours."""
+    """Processes on this machine, each with one of the environments added to ours."""
 
     def __init__(self, job: Job, *, places: Sequence[Mapping[str, str]], logs: Path) -> None:
         super().__init__(job, most=len(places), logs=logs)
         self._places, self._processes = places, dict[int, subprocess.Popen[bytes]]()
 
     def _start(self, number: int) -> None:
-        # In a group of its own: Ctrl-C reaches the whole terminal, and this process decides.
+        # In its own process group, since Ctrl-C reaches the whole terminal's: this process decides.
         self._processes[number] = subprocess.Popen(
             worker_command(os.getpid(), self._job_file, self._log(number)),
             env={**os.environ, **self._places[number]},
@@ -178,7 +178,7 @@ class Here(Crew):
     def _close(self) -> None:
         if self.claims.left:
             self._terminate()
-        # Else they end by themselves.
+        # Otherwise they end by themselves.
         deadline = time.monotonic() + _SECONDS_TO_END
         for process in self._processes.values():
             with suppress(subprocess.TimeoutExpired):

@@ -14,11 +14,11 @@ from pathlib import Path
 from toolkit.work.claims import BrokenError, StoppedError, work_on
 
 BROKEN = 70
-"""Exit code of a worker that should do no other item, since one failed by a bug."""
+"""Exit code of a worker that should do no other item, since one failed because of a bug."""
 
 
 def worker_command(parent: int, job: Path, log: Path) -> Sequence[str]:
-    """The command of a worker that ends with process `parent` and appends what it prints to a file."""
+    """The command of a worker that ends with process `parent` and appends its output to `log`."""
     return sys.executable, "-m", "toolkit.core.processes", str(parent), "toolkit.work.worker", str(job), str(log)
 
 
@@ -29,7 +29,7 @@ def main() -> int:
         for standard in (1, 2):
             os.dup2(file.fileno(), standard)
     job = pickle.loads(job_file.read_bytes())
-    # The Trainer collects garbage at every start: what is imported need not be looked through each time.
+    # The Trainer collects garbage at every start: it need not scan imported objects each time.
     gc.collect()
     gc.freeze()
     try:
