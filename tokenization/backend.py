@@ -87,7 +87,7 @@ def completed(backend: "tokenizers.Tokenizer", names: SpecialNames, *, mask_id: 
 
 
 def is_byte_level(backend: "tokenizers.Tokenizer") -> bool:
-    """Whether the vocabulary spells bytes in GPT-2's alphabet."""
+    """True if the vocabulary spells bytes in GPT-2's alphabet."""
     parts = (backend.pre_tokenizer, backend.decoder)
     return any(part is not None and b'"ByteLevel"' in part.__getstate__() for part in parts)
 

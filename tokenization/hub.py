@@ -130,7 +130,7 @@ def with_retries(
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether the request may succeed later: a dropped connection, a timeout, a rate limit or a server in trouble."""
+    """True if the request may succeed later: a dropped connection, a timeout, a rate limit or a server in trouble."""
     if (status := _status(error)) is not None:
         return status in _TRANSIENT_STATUS
     names = {kind.__name__ for kind in type(error).__mro__}
@@ -140,7 +140,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_network_error(error: Exception) -> bool:
-    """Whether an error comes from the client's HTTP library (httpx, or httpx2, depending on its version)."""
+    """True if an error comes from the client's HTTP library (httpx, or httpx2, depending on its version)."""
     return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 

@@ -37,7 +37,7 @@ def load(
 ) -> Tokenizer:
     """Load a tokenizer and decide its special tokens.
 
-    A file's content decides its kind, not its name. Names of special tokens come from `tokenizer_config.json` and
+    Unless its name is that of a known kind, a file's content decides its kind. Names of special tokens come from `tokenizer_config.json` and
     `special_tokens_map.json` beside a Hugging Face vocabulary, from the spec of a tiktoken rank file, or from a
     SentencePiece model itself; they are never guessed.
 

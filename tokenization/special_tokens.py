@@ -142,7 +142,7 @@ class SpecialTextCounter:
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def is_in(self, text: str) -> bool:
-        """Whether one of the strings occurs in a text."""
+        """True if one of the strings occurs in a text."""
         return self._pattern is not None and self._may_be_in(text) and self._pattern.search(text) is not None
 
     def count(self, text: str) -> int:

@@ -171,7 +171,7 @@ class Tokenizer:
 
     @property
     def ends_texts(self) -> bool:
-        """Whether the post-processor ends every text with the end-of-document token."""
+        """True if the post-processor ends every text with the end-of-document token."""
         return self.eod_id is not None and self.own_frame.back[-1:] == (self.eod_id,)
 
     @property
@@ -222,7 +222,7 @@ class Tokenizer:
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
-        """Whether each id that texts are encoded with is a special token."""
+        """True if each id that texts are encoded with is a special token."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
         is_special[list(self._declared)] = True
         return is_special

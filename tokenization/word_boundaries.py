@@ -41,7 +41,7 @@ _SAMPLES = (
 
 
 def word_boundaries(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Whether each id, (V,), begins a word whatever precedes it, and whether it ends one; special, unused ids do both.
+    """True if each id, (V,), begins a word whatever precedes it, and whether it ends one; special, unused ids do both.
 
     Raises:
         UnsupportedTokenizerError: on sample texts, tokens and their offsets disagree, as with a BPE that drops spaces.

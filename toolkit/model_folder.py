@@ -88,7 +88,7 @@ def check_is_known(model_type: str, what: str) -> None:
 
 
 def add_old_keys(folder: Path) -> None:
-    """Add keys to `config.json` that transformers 4 expects, and 5 has under other names: the RoPE bases."""
+    """Add keys to `config.json` that transformers 4 expects, and 5 has under other names, such as the RoPE bases."""
     config = read_json(folder / CONFIG_FILE)
     angles, layers = config.get("rope_parameters") or {}, config.get("layer_types") or []
     old: dict[str, Any] = {}

@@ -56,7 +56,7 @@ def _found(expression: re.Pattern[bytes], content: bytes, start: int) -> re.Matc
 
 
 def cuts_digits(tokenizer: Tokenizer) -> bool:
-    """Whether digits are split off one by one before byte-level splitting, as in SmolLM2 and StarCoder.
+    """True if digits are split off one by one before byte-level splitting, as in SmolLM2 and StarCoder.
 
     gigatoken does not support that, but it splits text at added tokens, so the digits become added tokens. The
     reference encodes texts with other numerals.
@@ -147,7 +147,7 @@ class FallbackTexts:
         self._sets = [(width, re.compile(f"[{''.join(map(re.escape, held))}]")) for width, held in sets if held]
 
     def holds(self, text: str) -> bool:
-        """Whether the reference has to encode this text."""
+        """True if the reference has to encode this text."""
         if self._strings.is_in(text):
             return True
         if not self._sets or text.isascii():

@@ -276,7 +276,7 @@ def _literal_cuts(pieces: Sequence[ModelPiece]) -> dict[str, Any] | None:
     pairs = {text[start : start + 2] for text in ordinary for start in range(len(text) - 1)}
 
     def is_free(pair: str) -> bool:
-        """Whether no piece contains the pair, and it is not inside a run of unknown characters, which is one token."""
+        """True if no piece contains the pair, and it is not inside a run of unknown characters, which is one token."""
         return pair not in pairs and not ordinary.isdisjoint(pair)
 
     rests: dict[str, list[str]] = {}

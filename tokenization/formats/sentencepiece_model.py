@@ -81,7 +81,7 @@ class SentencePieceModel:
 
 
 def looks_like_model(content: bytes) -> bool:
-    """Whether content begins with a piece whose first field is its text, as in every model and in no plain text."""
+    """True if content begins with a piece whose first field is its text, as in every model and in no plain text."""
     return len(content) > 3 and content[0] == content[2] == 0x0A and content[3] + 2 <= content[1] < 128
 
 

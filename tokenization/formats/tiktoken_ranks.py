@@ -36,7 +36,7 @@ _PLAIN_FILE = re.compile(rb"(?:[A-Za-z0-9+/]++={0,2}+ \d{1,9}+\n)*+(?:[A-Za-z0-9
 
 
 def looks_like_ranks(head: bytes) -> bool:
-    """Whether the first bytes of a file look like a rank file."""
+    """True if the first bytes of a file look like a rank file."""
     return _LINE.fullmatch(head.split(b"\n", 1)[0].rstrip(b"\r")) is not None
 
 

@@ -125,13 +125,13 @@ def model_card(
 
 
 def has_shifted_head(manifest: CheckpointManifest, form: ExportForm, *, left_out: frozenset[str]) -> bool:
-    """Whether an encoder's head was last trained to predict a masked token at the position before it."""
+    """True if an encoder's head was last trained to predict a masked token at the position before it."""
     is_read = form is ExportForm.BIDIRECTIONAL and not left_out
     return is_read and MaskedNextTokenPrediction.name in last_kinds(manifest)
 
 
 def _is_untrained(manifest: CheckpointManifest) -> bool:
-    """Whether it is an imported model that was not trained here."""
+    """True if it is an imported model that was not trained here."""
     return bool(manifest.origin and not manifest.step)
 
 

@@ -81,7 +81,7 @@ class Parity:
 
     @property
     def is_within_tolerance(self) -> bool:
-        """Whether the two compute the same; False if the difference is NaN."""
+        """True if the two compute the same; False if the difference is NaN."""
         return self.max_difference <= self.tolerance
 
     def check(self, converting: str, out: Path) -> None:

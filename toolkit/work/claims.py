@@ -74,7 +74,7 @@ class Job:
         raise NotImplementedError
 
     def is_done(self, item: Item) -> bool:
-        """Whether the result of an item exists."""
+        """True if the result of an item exists."""
         raise NotImplementedError
 
     def fail(self, item: Item, message: str) -> None:
@@ -121,7 +121,7 @@ class Claims:
         return {key for key in self.begun if is_held(self._lock_file(self.items[key]))}
 
     def is_ready(self, item: Item) -> bool:
-        """Whether everything that an item needs is done."""
+        """True if everything that an item needs is done."""
         return all(need in self.done or need not in self.items for need in item.needs)
 
     def claim(self) -> Item | None:

@@ -36,7 +36,7 @@ class View(Protocol):
         """The whole state at the last look."""
 
     def is_over(self) -> bool:
-        """Whether nothing is left to do, or nobody works on it."""
+        """True if nothing is left to do, or no process works on it."""
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class SlurmJobs:
         self.print_counts()
 
     def is_running(self, name: str) -> bool:
-        """Whether a job has started."""
+        """True if a job has started."""
         return self._states.get(name, "").startswith("running")
 
     def print_counts(self) -> None:
