@@ -190,8 +190,7 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
         os.environ.update(alone(port=0))
     if has_gpu():
         if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-            # Micro-batches differ in their numbers of targets, and fixed-size blocks fragment memory. Read at the first
-            # allocation.
+            # Micro-batches differ in their targets, and fixed-size blocks leave gaps. Read at the first allocation.
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(launched.local_rank)
     # Groups created later have torch's timeouts, not that of the first.
