@@ -1,1 +1,1 @@
-"""The ground: errors, the words all packages share, settings base, console. Knows nothing else of ours."""
+"""Base package: errors, shared types, settings base class, console. Imports no other subpackage of the toolkit."""

@@ -1,4 +1,4 @@
-"""Results that are kept from one command to the next, each with a description of all that it depends on."""
+"""Results cached between commands, each with a description of everything it depends on."""
 
 import hashlib
 import json
@@ -9,9 +9,9 @@ from typing import Any
 
 from toolkit.core.files import atomic_write, cache_folder, hash_file
 
-# Smaller files are read as fast as they are looked up.
+# Smaller files are hashed as fast as they are looked up.
 _SMALL_BYTES = 1 << 20
-# A file that changed less than this ago might change once more without another time.
+# A file that changed more recently than this might change again without a new timestamp.
 _SETTLED_NANOSECONDS = 2 * 10**9
 
 
@@ -21,14 +21,14 @@ def digest_of(description: Any) -> str:
 
 
 class CachedResult:
-    """A JSON value in the user's cache folder, at `path`; a folder that cannot be written only costs time."""
+    """A JSON value cached at `path`, in the user's cache folder; an unwritable folder only costs time."""
 
     def __init__(self, name: str, description: Any) -> None:
         self._description = description
         self.path = cache_folder() / f"{name}-{digest_of(description)[:16]}.json"
 
     def read(self) -> Any:
-        """The value; None where there is none, or not as it was written."""
+        """The value; None if absent, or not as it was written."""
         try:
             kept = json.loads(self.path.read_bytes())
             return kept["value"] if kept["key"] == self._key(kept["value"]) else None
@@ -36,7 +36,7 @@ class CachedResult:
             return None
 
     def write(self, value: Any) -> None:
-        """Keep a value."""
+        """Store a value."""
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(self.path, json.dumps({"key": self._key(value), "value": value}) + "\n")
@@ -46,7 +46,7 @@ class CachedResult:
 
 
 class KnownHashes:
-    """SHA-256 of files, by path; one is not read again while its size, times and inode are those of the last time."""
+    """SHA-256 of files, by path; a file is not read again while its size, timestamps and inode are unchanged."""
 
     def __init__(self) -> None:
         self._cached = CachedResult("hashes", "path: size, mtime, ctime, inode, SHA-256")
@@ -67,7 +67,7 @@ class KnownHashes:
         return digest
 
     def save(self) -> None:
-        """Keep what was hashed since, and forget files that are gone; a cache that cannot be written costs time."""
+        """Store new hashes, and forget files that no longer exist; an unwritable cache only costs time."""
         if not self._new:
             return
         merged = {**self._read(), **self._new}

@@ -28,31 +28,31 @@ def console() -> "Console":
 
     class _SafeConsole(Console):
         def render_str(self, text: str, **options: Any) -> "Text":
-            """Text of every string that is printed, alone or in a table: names of files may hold anything."""
+            """Make every printed string terminal-safe, in tables too: file names may contain anything."""
             return super().render_str(terminal_safe(text), **options)
 
-    # No markup: paths and tokens hold square brackets.
+    # No markup: paths and tokens contain square brackets.
     plain: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
     if sys.stdout.isatty():
         return _SafeConsole(**plain)
-    # In a log a row of a table is one line, without the blanks that fill its columns.
+    # In a log, a table row is one line, without trailing padding.
     width = None if "COLUMNS" in os.environ else _LOG_COLUMNS
     return _SafeConsole(**plain, width=width, file=cast("IO[str]", _WithoutTrailingBlanks(sys.stdout)))
 
 
 def survive_lost_output() -> None:
-    """Let this process go on where its standard output or error is lost: a terminal or a pipe that was closed, a full
-    disk. What cannot be written is dropped, and said once on standard error.
+    """Keep this process running if its standard output or error is lost: a closed terminal or pipe, a full disk.
+    Output that cannot be written is dropped, and the loss is reported once on standard error.
     """
     sys.stdout = cast(TextIO, _Expendable(sys.stdout, "standard output"))
     sys.stderr = cast(TextIO, _Expendable(sys.stderr, "standard error"))
 
 
 class _Expendable:
-    """A standard stream without errors; one while Python flushes it at exit would change the exit code."""
+    """A standard stream that never raises OSError; one from Python's flush at exit would change the exit code."""
 
     def __init__(self, stream: TextIO | None, name: str) -> None:
-        # None: it was closed when Python started. One for the life of the process.
+        # None: it was closed when Python started. The file stays open for the life of the process.
         self._stream = open(os.devnull, "w") if stream is None else stream  # noqa: SIM115
         self._name, self._is_told = name, False
 
@@ -82,7 +82,7 @@ class _Expendable:
 
 
 class _WithoutTrailingBlanks:
-    """A stream that drops blanks at the ends of lines."""
+    """A stream that strips trailing blanks from lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -95,7 +95,7 @@ class _WithoutTrailingBlanks:
 
 
 def facts() -> "Table":
-    """An empty table of two columns, names and values, in which long values wrap: `add_row(name, value)`."""
+    """An empty table with two columns, names and values; long values wrap. Fill it with `add_row(name, value)`."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -105,7 +105,7 @@ def facts() -> "Table":
 
 
 def columns(title: str, *names: str) -> "Table":
-    """An empty table of named columns, in which long values wrap."""
+    """An empty table with named columns; long values wrap."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", title_style="bold")
@@ -145,7 +145,7 @@ class Progress(Protocol):
 
 
 class _Lines:
-    """Plain lines, for logs: at most one in ten seconds."""
+    """Plain lines, for logs: at most one every ten seconds."""
 
     def __init__(self, label: str, total: float | None, unit: str) -> None:
         self._label, self._total, self._unit = label, total, unit
@@ -182,7 +182,7 @@ class _Bar:
 
 @contextmanager
 def progress(label: str, *, total: float | None, unit: str) -> Iterator[Progress]:
-    """Show progress with rate and time left. `total` in `unit`s, None where it is not known."""
+    """Show progress with rate and time left. `total` is in `unit`s; None if unknown."""
     screen = console()
     if not screen.is_terminal:
         yield _Lines(label, total, unit)

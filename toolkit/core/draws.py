@@ -1,14 +1,14 @@
-"""Random numbers that belong to the sample: a counter-based hash, not a generator with state.
+"""Random numbers per sample, from a counter-based hash instead of a stateful generator.
 
-A number depends on (seed, stream, sample position, column) and on nothing else, so masks do not change with the
-rank, the worker, the micro-batch, the topology or a restart; the first and the last pipeline stage draw the same
-ones without talking.
+A number depends only on (seed, stream, sample position, column), so masks do not change with the rank, the worker,
+the micro-batch, the topology or a restart; the first and last pipeline stages draw the same numbers without
+communicating.
 
-A key of 64 bits per (seed, stream, sample) comes from the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast
+A 64-bit key per (seed, stream, sample) comes from the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast
 splittable pseudorandom number generators", section 3). The columns of a row are then hashed in 32-bit lanes, which
 processors multiply several times faster than 64-bit ones: the two rounds of the `lowbias32` hash (C. Wellons, "Hash
-Prospector"), with one half of the key put in before the first round and the other between the two, so that no row is
-a shifted copy of another.
+Prospector"), with one half of the key mixed in before the first round and the other between the two, so that no row
+is a shifted copy of another.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 Keys = npt.NDArray[np.uint64]
 
-# The increment of SplitMix64: sends neighbouring numbers far apart.
+# The increment of SplitMix64: spreads neighboring numbers far apart.
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _GOLDEN_GAMMA_32 = np.uint32(0x9E3779B9)
 _TWO_TO_MINUS_24 = np.float32(2.0**-24)
@@ -35,7 +35,7 @@ def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def hash_numbers(key: np.uint64 | Keys, numbers: npt.NDArray[np.integer]) -> Keys:
-    """64 bits for each number under a key, or under one key each. Different numbers never collide under one key."""
+    """64-bit hash of each number under one key, or each under its own. Numbers never collide under the same key."""
     return mix64(numbers.astype(np.uint64) * _GOLDEN_GAMMA + key)
 
 
@@ -46,7 +46,7 @@ def keyed_uint64(*parts: int | str) -> int:
 
 
 class Draws:
-    """Random numbers for a micro-batch of rows, by the global sample position of each, (B,); `num_columns` is S."""
+    """Random numbers for a micro-batch of rows, from their global sample positions, (B,); `num_columns` is S."""
 
     def __init__(self, seed: int, positions_B: npt.NDArray[np.integer], *, num_columns: int) -> None:
         self._seed = seed
@@ -54,7 +54,7 @@ class Draws:
         self._num_columns = num_columns
 
     def uniform_BS(self, stream: str) -> npt.NDArray[np.float32]:
-        """Uniform float32 in [0, 1), shape (B, S): 24 random bits each. `stream` names what they are for."""
+        """Uniform float32 in [0, 1), shape (B, S), 24 random bits each. `stream` names their purpose."""
         key = np.uint64(keyed_uint64(self._seed, stream))
         keys_B = hash_numbers(key, self._positions_B)
         first_B, second_B = (keys_B >> np.uint64(32)).astype(np.uint32), keys_B.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Numbers in the environment that we or DeepSpeed read, checked before anybody does."""
+"""Numeric environment variables that the toolkit or DeepSpeed reads, checked before either does."""
 
 import os
 import re
@@ -8,16 +8,16 @@ from toolkit.core.errors import SettingsError
 _OMP_NUM_THREADS = "OMP_NUM_THREADS"
 _NUMBERS = {
     _OMP_NUM_THREADS: (1, 65_536, "CPU threads; of a list, as 4,2, the first number counts"),
-    # A store of torch's counts nanoseconds.
+    # torch's store counts in nanoseconds.
     "DEEPSPEED_TIMEOUT": (1, 1_000_000, "whole minutes"),
     **dict.fromkeys(("RANK", "LOCAL_RANK"), (0, 10_000_000, "set by a launcher")),
     **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"), (1, 10_000_000, "set by a launcher")),
 }
-"""Least, most, and what it means."""
+"""Minimum, maximum and meaning of each."""
 
 
 def check_numbers() -> None:
-    """Refuse what is not such a number, as a SettingsError; a variable that is empty becomes one that is not set."""
+    """Raise `SettingsError` if one is not a number in its range; unset the empty ones."""
     for name, (least, most, meaning) in _NUMBERS.items():
         value = os.environ.get(name, "")
         if not value.strip():
@@ -32,14 +32,14 @@ def check_numbers() -> None:
 
 
 def wait_passively() -> None:
-    """Let threads that wait for one another sleep, unless OMP_WAIT_POLICY is set; torch is not imported yet.
+    """Let OpenMP threads sleep while they wait, unless OMP_WAIT_POLICY is set. Call it before torch is imported.
 
-    Threads that spin keep cores busy that other processes need: several times as slow on a machine that is not alone.
+    Spinning threads occupy cores that other processes need: several times slower on a shared machine.
     """
     os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY") or "PASSIVE"
 
 
 def given_threads() -> int | None:
-    """CPU threads by OMP_NUM_THREADS; None where it is not set."""
+    """CPU threads from OMP_NUM_THREADS; None if unset."""
     value = os.environ.get(_OMP_NUM_THREADS)
     return int(value.partition(",")[0]) if value else None

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, SHA-256 of files, and where shipped and cached files are."""
+"""Atomic writes of files and folders, SHA-256 of files, and locations of shipped and cached files."""
 
 import hashlib
 import os
@@ -16,26 +16,26 @@ from pathlib import Path
 from toolkit.core.errors import UserError
 
 PARTIAL_FILES = ".*.partial"
-"""Pattern for what a writer that was killed leaves behind."""
+"""Glob pattern of files left behind by a killed writer."""
 
 _BLOCK_BYTES = 1 << 20
-# Rank 0 of ten thousand has a connection to each, beside mapped shards.
+# Rank 0 of ten thousand has a connection to each, in addition to mapped shards.
 _MOST_DESCRIPTORS = 1 << 16
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def unfinished(path: Path) -> Path:
-    """Name of a file until it is complete, if one process at a time writes it."""
+    """Path of a file until it is complete, if only one process at a time writes it."""
     return path.with_name(f".{path.name}.partial")
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BufferedRandom]:
-    """A new file, for writing and reading, that takes the place of `path` when the block ends.
+    """A new file, open for writing and reading, that replaces `path` when the block ends.
 
-    It is forced to the disk before it gets its name. If an error ends the block, what is at `path` stays as it was and
-    nothing is left behind. Several processes may write one file at the same time: the last one wins. An OSError names
-    `path` where the system names nothing.
+    It is synced to disk before it is renamed. If the block raises, `path` stays as it was and nothing is left behind.
+    Several processes may write the same file at once: the last one wins. An OSError names `path` if the system names
+    no file.
     """
     temporary = _partial(path)
     try:
@@ -54,7 +54,7 @@ def atomic_file(path: Path) -> Iterator[BufferedRandom]:
 
 
 def descriptor_limit() -> int:
-    """The limit on open files of this process, raised from its soft to its hard value first."""
+    """Limit on open files of this process, after raising the soft limit to the hard one."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (_MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit for limit in limits)
     wanted = min(hard, _MOST_DESCRIPTORS)
@@ -64,16 +64,16 @@ def descriptor_limit() -> int:
 
 
 def atomic_write(path: Path, content: bytes | str) -> None:
-    """Replace the content of `path`, or make it; text is written as UTF-8."""
+    """Create `path`, or replace its content, atomically; text is written as UTF-8."""
     with atomic_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A new hidden folder that becomes `path`, absent or empty, when the block ends, all of it forced to the disk.
+    """A new hidden folder, synced to disk and renamed to `path` (absent or empty) when the block ends.
 
-    If an error ends the block, the folder is removed, and so are the folders above it that were made for it.
+    If the block raises, the folder is removed, and so are the parent folders created for it.
     """
     folder = _partial(path.absolute())
     created = [parent for parent in folder.parents if not parent.exists()]
@@ -86,21 +86,21 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         sync(folder.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        # From the lowest on; one that holds something by now stays, and so do those above it.
+        # Deepest first; a folder that is no longer empty stays, and so do those above it.
         with suppress(OSError):
             for parent in created:
                 parent.rmdir()
 
 
 def check_folder(folder: Path | str, setting: str) -> None:
-    """Refuse a folder to write to that is a file or below one; `setting` names another. Nothing is made."""
+    """Raise `UserError` if an output folder is a file or below one; `setting` is its option. Creates nothing."""
     for path in (Path(folder), *Path(folder).parents):
         if path.exists() and not path.is_dir():
             raise UserError(f"{setting}={folder}: {path} is not a directory. Choose another folder ({setting}).")
 
 
 def sync(path: Path) -> None:
-    """Force a file's content, or a folder's entries, to the disk: a rename is not safe before this."""
+    """Sync a file's content, or a folder's entries, to disk: a rename is not safe before this."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -109,7 +109,7 @@ def sync(path: Path) -> None:
 
 
 def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> str:
-    """SHA-256 of a file, hexadecimal; `on_read` gets the number of bytes of each block as it is read."""
+    """SHA-256 of a file, hexadecimal; `on_read` is called with the number of bytes of each block read."""
     digest, block = hashlib.sha256(), bytearray(_BLOCK_BYTES)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(block):
@@ -120,23 +120,23 @@ def hash_file(path: Path, *, on_read: Callable[[int], object] | None = None) -> 
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder that is no link, by its path there with `/` between the parts, in order."""
+    """SHA-256 of every file below a folder except symlinks, by relative path with `/` separators, sorted."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix(): hash_file(path) for path in paths}
 
 
 def is_inner_name(name: str) -> bool:
-    """A name that a manifest may give to a file of its folder: printable, relative, `/` between parts, none of them
-    empty, `.` or `..`.
+    """Whether a manifest may give this name to a file in its folder: printable, relative, parts separated by `/`, none
+    of them empty, `.` or `..`.
     """
     return name.isprintable() and {"", ".", ".."}.isdisjoint(name.split("/"))
 
 
 def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
-    """Copy the files of a folder that a manifest names, with their SHA-256; a UserError for another file.
+    """Copy the files that a manifest lists with their SHA-256; raise `UserError` for a file with another hash.
 
-    Links are followed, as DVC and git-annex make them: a link out of the folder can bring no file whose hash the
-    manifest does not know, and devices and pipes, which may have no end, are not read.
+    Symlinks are followed, since DVC and git-annex create them: a link out of the folder cannot bring in a file whose
+    hash is not in the manifest. Devices and pipes, which may be endless, are not read.
     """
     for name, expected in hashes.items():
         path, copy = source / name, target / name
@@ -152,10 +152,10 @@ def copy_files(source: Path, target: Path, hashes: Mapping[str, str]) -> None:
 
 
 def cache_folder() -> Path:
-    """The folder for files that can be rebuilt, by the XDG base directory specification.
+    """Folder for files that can be rebuilt, following the XDG base directory specification.
 
-    A user without a home (a container's bare uid) gets one below the system's temporary folder, where another user may
-    have made a folder of that name: then this process gets one of its own.
+    A user without a home (a bare uid in a container) gets one in the system's temporary folder. If another user has
+    already created a folder of that name there, this process gets a folder of its own.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
@@ -168,7 +168,7 @@ def cache_folder() -> Path:
 
 @cache
 def _private_folder(name: str) -> Path:
-    """A folder below the system's temporary one into which no other user can put files."""
+    """A folder in the system's temporary folder that no other user can write to."""
     folder = Path(tempfile.gettempdir()) / name
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -178,7 +178,7 @@ def _private_folder(name: str) -> Path:
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder `ds_configs` or `launchers`: below the package in a wheel, beside it in a checkout."""
+    """The folder `ds_configs` or `launchers`: inside the package in a wheel, next to it in a checkout."""
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
 

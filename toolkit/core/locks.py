@@ -1,8 +1,8 @@
-"""Locks between processes and machines, each by a file. The system frees them when a process ends.
+"""File locks between processes and machines. The system releases them when a process ends.
 
-Some file systems have none (Lustre mounted without `flock`, some FUSE ones). There filelock makes do with a file that
-exists while the lock is held and names its holder. After a kill it is taken over on the same machine. On another one
-nothing tells whether the holder still runs, so a person has to.
+Some file systems have none (Lustre mounted without `flock`, some FUSE ones). There, filelock falls back to a file that
+exists while the lock is held and names its holder. After a kill, a process on the same machine takes the lock over.
+Another machine cannot tell whether the holder still runs, so a person has to.
 """
 
 import fcntl
@@ -15,11 +15,11 @@ from filelock import FileLock, Timeout
 from toolkit.core.errors import SettingsError
 
 SECONDS_UNTIL_SAID = 30.0
-"""Time before a message says that something waits."""
+"""Seconds of waiting before a message reports it."""
 
 
 def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
-    """The lock `path`, held; None where another process still holds it after `timeout` seconds."""
+    """Acquire the lock `path`; None if another process still holds it after `timeout` seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=timeout)
     try:
@@ -31,7 +31,7 @@ def try_lock(path: Path, *, timeout: float = 0) -> FileLock | None:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Hold the lock `path` inside the block, after waiting for other processes as long as it takes."""
+    """Hold the lock `path` inside the block; wait for other processes without a time limit."""
     lock = try_lock(path, timeout=SECONDS_UNTIL_SAID)
     if lock is None:
         if holder := holder_of(path):
@@ -48,13 +48,13 @@ def locked_file(path: Path) -> Iterator[None]:
 def locked_folder(
     folder: Path, name: str, *, timeout: float, in_use: str, unwritable: Callable[[str], str]
 ) -> Iterator[None]:
-    """Make a folder where it is missing, and hold the lock `name` in it inside the block.
+    """Create a folder if it is missing, and hold the lock `name` in it inside the block.
 
     Args:
         timeout: seconds to wait for another process.
-        in_use: message of the SettingsError where another process still holds it; which one is added where the system
-            does not know.
-        unwritable: message of the SettingsError where the folder cannot be written, from the system's reason.
+        in_use: message of the SettingsError if another process still holds it; on file systems without locks, the
+            holder is appended.
+        unwritable: message of the SettingsError if the folder cannot be written, given the system's reason.
     """
     try:
         lock = try_lock(folder / name, timeout=timeout)
@@ -70,7 +70,7 @@ def locked_folder(
 
 
 def has_flock(path: Path) -> bool:
-    """True where the system frees locks on the file system of a file when their process ends."""
+    """Whether the file system of `path` has locks that the system releases when their process ends."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -80,10 +80,10 @@ def has_flock(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Some process holds the lock `path`; it is not waited for, nor made. False where it cannot be read."""
+    """Whether a process holds the lock `path`, without waiting for it or creating it. False if it cannot be read."""
     try:
         with path.open("rb") as file:
-            # Shared, and given back at once: who wants the lock meanwhile tries again.
+            # Shared, and released at once: a process that wants the lock in the meantime tries again.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -93,7 +93,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder_of(path: Path) -> str:
-    """A line to append: who holds the lock `path`, and what to do if it is gone; empty where the system would know."""
+    """A line to append: who holds the lock `path`, and what to do if it is gone; empty if the file system has locks."""
     try:
         process, host, *_ = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

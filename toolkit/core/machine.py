@@ -18,7 +18,7 @@ def machine_facts(packages: Iterable[str]) -> dict[str, str]:
         "processor": f"{processor_name()}, {counted(num_cores, 'core')}",
         "memory": f"{memory:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        # Above the number of cores, everything took longer than it needs.
+        # Above the number of cores, everything took longer than it should.
         "load average (15 min)": f"{os.getloadavg()[2]:.1f}",
         "toolkit": toolkit.__version__,
         "Python": platform.python_version(),
@@ -35,7 +35,7 @@ def version_of(package: str) -> str:
 
 
 def processor_name() -> str:
-    """Name of the CPU's model, as far as the system tells."""
+    """CPU model name, as far as the system reports it."""
     described = Path("/proc/cpuinfo")
     if described.is_file():
         for line in described.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,7 +1,7 @@
-"""Classes that packages offer by name, through the entry points of a group.
+"""Plugin classes that packages offer by name, through the entry points of a group.
 
-Ours are declared the same way, in pyproject.toml. A class is imported when a run uses it, not before: a broken package
-does not affect other runs.
+The toolkit's own are declared the same way, in pyproject.toml. A class is imported only when a run uses it: a broken
+package does not affect other runs.
 """
 
 import sys
@@ -19,16 +19,16 @@ from toolkit.core.settings import nearest, validated
 
 @lru_cache
 def _points_of(group: str, search_path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Looking through all installed packages takes 15 ms and more, and a start asks a dozen times."""
+    """Cached: scanning all installed packages takes 15 ms or more, and a start asks a dozen times."""
     return tuple(entry_points(group=group))
 
 
 class PluginClass(Protocol):
-    """A class with a class of its settings."""
+    """A class with a settings class."""
 
     @property
     def Settings(self) -> type[BaseModel]:
-        """The class of its settings."""
+        """Its settings class."""
 
 
 ClassT = TypeVar("ClassT", bound=PluginClass)
@@ -36,25 +36,25 @@ ClassT = TypeVar("ClassT", bound=PluginClass)
 
 @dataclass(frozen=True)
 class Plugins(Generic[ClassT]):
-    """The classes of one group of entry points, and those that this process has registered itself."""
+    """The classes of one entry-point group, and those registered in this process."""
 
     group: str
     """Entry point group: name = kind, value = the class."""
     noun: str
     """Noun for messages, put before the name: `objective kind`."""
     complaints: Callable[[object], list[str]]
-    """What a candidate lacks, apart from `name` and `Settings`: a phrase each."""
+    """Returns what a candidate lacks, apart from `name` and `Settings`, one phrase each."""
     registered: dict[str, ClassT] = field(default_factory=dict)
     """Classes by kind, registered in this process only."""
 
     def register(self, candidate: type) -> None:
-        """Make a class known under its `name` in this process."""
+        """Register a class under its `name` in this process."""
         kind = getattr(candidate, "name", candidate.__name__)
         checked = self._checked(candidate, kind=kind, origin=lambda: class_path(candidate))
         owners = {point.value for point in self._points() if point.name == kind}
         if kind in self.registered:
             owners.add(class_path(self.registered[kind]))
-        # The same class may come twice: by entry point and by a `register` line in its file, or by a module run again.
+        # The same class may come twice: by entry point and by `register` in its file, or from a module that runs again.
         if owners - {class_path(candidate)}:
             raise SettingsError(
                 f"the {self.noun} {kind!r} is already taken by {', '.join(sorted(owners))}. "
@@ -67,7 +67,7 @@ class Plugins(Generic[ClassT]):
         return tuple(sorted({*self.registered, *(point.name for point in self._points())}))
 
     def get(self, kind: str) -> ClassT:
-        """The class of a kind; a SettingsError where no package offers it, two do, or its import fails."""
+        """The class of a kind; raise `SettingsError` if no package offers it, two do, or its import fails."""
         if kind in self.registered:
             return self.registered[kind]
         points = {point.value: point for point in self._points() if point.name == kind}
@@ -91,7 +91,7 @@ class Plugins(Generic[ClassT]):
         return self._checked(loaded, kind=kind, origin=lambda: _origin(point))
 
     def package_of(self, kind: str) -> str:
-        """Name and version of the package that offers a kind; empty for one of ours, or registered here."""
+        """Name and version of the package that offers a kind; empty for a toolkit kind or one registered here."""
         points = [point for point in self._points() if point.name == kind and not point.value.startswith("toolkit.")]
         return next((f"{point.dist.name} {point.dist.version}" for point in points if point.dist is not None), "")
 
@@ -115,7 +115,7 @@ class Plugins(Generic[ClassT]):
         return ", ".join(name for name in self.known() if name != kind) or "none"
 
     def _checked(self, candidate: object, *, kind: str, origin: Callable[[], str]) -> ClassT:
-        """The candidate, if it satisfies the contract; a package is only read to name an `origin` in a message."""
+        """The candidate, if it satisfies the contract; `origin` reads a package, so it is only called for a message."""
         missing = []
         if not isinstance(candidate, type):
             missing.append("it is not a class")
@@ -134,7 +134,7 @@ class Plugins(Generic[ClassT]):
 
 
 def class_path(candidate: object) -> str:
-    """A class as an entry point names it."""
+    """Path of a class, as an entry point writes it."""
     return f"{getattr(candidate, '__module__', '?')}:{getattr(candidate, '__qualname__', '?')}"
 
 

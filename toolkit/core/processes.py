@@ -1,4 +1,4 @@
-"""How processes end: with others, and with an exit code that says what the program did.
+"""Process termination: together with another process, and with an exit code that tells what the program did.
 
 python -m toolkit.core.processes PID MODULE ...      runs a module as a program that ends with process PID
 """
@@ -16,12 +16,12 @@ from typing import NoReturn
 _SECONDS_BETWEEN_LOOKS = 0.5
 _INTERRUPTED = 130
 _OUTPUT_LOST = 120
-"""Python's own code where it cannot write what is left of the output."""
+"""Python's own exit code if it cannot flush the remaining output."""
 
 
 def end_with(pid: int) -> None:
-    """End this process at once, with exit code 1, soon after another one is gone; a thread watches that one."""
-    # Here, as below: `toolkit --help` needs neither.
+    """Abruptly end this process, with exit code 1, soon after process `pid` has ended; a thread watches it."""
+    # Imported here, as ctypes below: `toolkit --help` needs neither.
     import psutil
 
     def watch() -> None:
@@ -35,11 +35,11 @@ def end_with(pid: int) -> None:
 
 
 def end_after(program: Callable[[], object]) -> NoReturn:
-    """Run a program as all that this process does, and end with the exit code that `sys.exit` would give its result.
+    """Run a program as this process's only work, and exit with the code that `sys.exit` would use for its result.
 
-    If Python ends the interpreter while another thread is in native code, that thread is unwound where it comes back,
-    and in torch's bindings this aborts the process (SIGABRT), whatever the program did. So everything that Python runs
-    at exit is run here, and then the system ends the process. A file that is still open is not flushed.
+    If the interpreter shuts down while another thread is in native code, that thread is unwound when it returns, and
+    in torch's bindings this aborts the process (SIGABRT), whatever the program did. So everything that Python runs at
+    exit is run here, and then `os._exit` ends the process. Files that are still open are not flushed.
     """
     try:
         code = program()
@@ -52,8 +52,8 @@ def end_after(program: Callable[[], object]) -> NoReturn:
         with suppress(OSError):
             print(code, file=sys.stderr)
         code = 1
-    # In Python's order: threads that are waited for, with the pools of concurrent.futures; what `atexit` has, with
-    # temporary folders, child processes, log files and process groups.
+    # In Python's order: join threads, including the pools of concurrent.futures; then run the `atexit` handlers, which
+    # include those for temporary folders, child processes, log files and process groups.
     for finish in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         try:
             finish()
@@ -64,7 +64,7 @@ def end_after(program: Callable[[], object]) -> NoReturn:
 
 
 def _is_flushed() -> bool:
-    """Write what is left of the output, also that of C libraries, as NCCL's log; False where that fails."""
+    """Flush the remaining output, including that of C libraries such as NCCL's log; False if that fails."""
     import ctypes
 
     is_flushed = True

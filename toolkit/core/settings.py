@@ -1,4 +1,4 @@
-"""The base of every settings class, and messages about invalid settings, from what pydantic found."""
+"""Base of every settings class, and messages about invalid settings, built from pydantic's findings."""
 
 import contextlib
 import difflib
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, ValidationError
 from toolkit.core.errors import SettingsError
 
 NUMBER, TABLE = "a number", "a table"
-"""Tags of members of unions, see `table_or`."""
+"""Tags of union members; see `table_or`."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _LONGEST_VALUE = 100
-# How pydantic names the members of a union, after the key that has one.
+# Names of union members, which pydantic puts after the key of the union.
 _MEMBERS = ("list[any]", "str", "constrained-str", "bool", NUMBER, TABLE)
 _EXPECTED = {
     "int_type": "an integer",
@@ -45,28 +45,28 @@ _NUMBERS = {"int_type", "int_parsing", "float_type", "float_parsing"}
 
 
 class Record(BaseModel):
-    """Plain data of a file. Types are strict: `"4"` and `true` are no numbers; validation never changes a value."""
+    """Plain data from a file. Types are strict: `"4"` and `true` are not numbers; validation never changes a value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Settings(Record):
-    """A group of settings, each with its meaning in a string below it, which help and messages show.
+    """A group of settings; the string below each one is its meaning, which help and messages show.
 
-    Fields that are tuples here and lists in files say so.
+    Fields that are tuples here but lists in files are marked so.
     """
 
-    # Not in every record: the sources of all its classes are parsed for it.
+    # Not in `Record`: pydantic parses the source of every class that has it.
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def table_or(other: str) -> Discriminator:
-    """Discriminator of a union of a table and another type: messages name the member that a value is meant to be."""
+    """Discriminator of a union of a table and another type: messages are about the member that a value resembles."""
     return Discriminator(lambda value: TABLE if isinstance(value, dict | BaseModel) else other)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' Did you mean ...?' for a word that is close to a known one, else nothing."""
+    """' Did you mean ...?' if the word is close to a known one, else empty."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -79,7 +79,7 @@ def validated(
     group: str = "",
     needed: Mapping[str, str] | None = None,
 ) -> _Model:
-    """Settings of plain data; a SettingsError with every finding, after `origin`, what messages call the whole.
+    """Validate plain data; raise `SettingsError` with every finding, prefixed with `origin`, the name of the whole.
 
     For `group` and `needed` see `explain`.
     """
@@ -101,7 +101,7 @@ def explain(
 ) -> str:
     """Every finding of a validation, one per line: the key, what was expected and what was found.
 
-    `group` is the key of `root`, where that is a group of a larger whole; `needed` has messages about missing keys.
+    `group` is the key of `root` if that is a group within a larger whole; `needed` has messages for missing keys.
     """
     by_key: dict[str, list[Any]] = {}
     all_found = error.errors(include_url=False)
@@ -127,7 +127,7 @@ def invalid_value(key: str, value: str, *findings: Any) -> str:
     first = findings[0]
     if first["type"] != "value_error":
         return f"invalid value for {key}: {expectation(*findings)}, got {value}."
-    # One of our own, which says what to do.
+    # From one of our own validators; it says what to do.
     message = str(first["msg"]).removeprefix("Value error, ").rstrip(".")
     found = "" if isinstance(first["input"], dict) else f" {value}"
     return f"invalid value{found} for {key}: {message}." if key else f"{message}."
@@ -146,7 +146,7 @@ def expectation(*findings: Any) -> str:
 
 
 def meaning(root: type[BaseModel], location: tuple[Any, ...]) -> str:
-    """' Meaning: ...', from the string below the field at a place in a settings class; nothing where there is none."""
+    """' Meaning: ...', from the string below the field at `location` in a settings class; empty if it has none."""
     group = _class_at(root, location[:-1])
     field = _fields(group).get(str(location[-1])) if group and location else None
     return f" Meaning: {' '.join(field.description.split())}" if field and field.description else ""
@@ -176,7 +176,7 @@ def _unknown(key: str, root: type[BaseModel], location: tuple[Any, ...]) -> str:
     elsewhere += [
         f"{name}.{word}" for name in _fields(root) if (there := _class_at(root, (name,))) and word in _fields(there)
     ]
-    # The same word in another group is nearer than another word in this one.
+    # The same word in another group is a better guess than a similar word in this one.
     hint = f" Did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(word, known)
     return f"unknown key {key!r}.{hint} Known keys here: {', '.join(known)}."
 
@@ -186,7 +186,7 @@ def _location(finding: Any) -> tuple[Any, ...]:
 
 
 def _limits(finding: Any) -> dict[str, Any]:
-    """The numbers of a bound, as people write them."""
+    """The limits in a finding, with numbers formatted for people."""
     return {
         key: f"{limit:,g}" if isinstance(limit, float) else f"{limit:,}" if isinstance(limit, int) else limit
         for key, limit in finding.get("ctx", {}).items()
@@ -199,7 +199,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_quoted(value: Any, types: set[str]) -> bool:
-    """A string that would be valid without its quotes, by the types of what pydantic found about it."""
+    """Whether a string would be valid without its quotes, judging by the types of pydantic's findings about it."""
     if not isinstance(value, str):
         return False
     if "bool_type" in types:
@@ -210,12 +210,12 @@ def _is_quoted(value: Any, types: set[str]) -> bool:
 
 
 def _fields(group: type[BaseModel]) -> dict[str, Any]:
-    """Fields by the names that files use."""
+    """Fields by their names in files."""
     return {field.alias or name: field for name, field in group.model_fields.items()}
 
 
 def _class_at(root: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
-    """The settings class that holds the keys at `location`, looking through tuples and unions."""
+    """The settings class of the keys at `location`, looking through tuples and unions."""
     group: type[BaseModel] | None = root
     for part in location:
         if isinstance(part, int):

@@ -14,8 +14,8 @@ _SECONDS_OF_A_REQUEST = 2.0
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, what batch systems send before it (SIGUSR1, SIGUSR2, SIGXCPU), and SIGHUP (the terminal was closed)
-    unless it is ignored, as under `nohup`.
+    """SIGTERM, the signals that batch systems send before it (SIGUSR1, SIGUSR2, SIGXCPU), and SIGHUP (the terminal was
+    closed) unless it is ignored, as under `nohup`.
     """
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     always = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -23,18 +23,18 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class Requests:
-    """How often a process was asked to stop.
+    """Number of times that a process was asked to stop.
 
-    Signals of one request may be several: batch systems send one to a process and to its group, and another kind soon
-    after. A terminal that is closed may bring SIGHUP twice, from the system and from the shell, and systemd sends one
-    after SIGTERM; SIGXCPU comes each second from a limit on. Neither ever means more than the first.
+    One request may arrive as several signals: batch systems signal a process and its group, and send another kind soon
+    after. Closing a terminal may send SIGHUP twice, from the system and from the shell, and systemd sends one after
+    SIGTERM; SIGXCPU repeats every second once its limit is reached. Neither of these ever counts as a second request.
     """
 
     def __init__(self) -> None:
         self.number, self._last = 0, -_SECONDS_OF_A_REQUEST
 
     def add(self, number: int) -> None:
-        """Take note of a signal."""
+        """Record a signal."""
         now, may_insist = time.monotonic(), number not in (signal.SIGHUP, signal.SIGXCPU)
         if not self.number or (may_insist and now - self._last >= _SECONDS_OF_A_REQUEST):
             self.number, self._last = self.number + 1, now
@@ -42,19 +42,19 @@ class Requests:
 
 @contextmanager
 def stop_signals_kept() -> Iterator[None]:
-    """Give the stop signals back to their owners, after the block."""
+    """Restore the handlers of the stop signals after the block."""
     handlers = {number: signal.getsignal(number) for number in stop_signals()}
     try:
         yield
     finally:
         for number, handler in handlers.items():
-            # None: the handler was not set from Python, which cannot set it again.
+            # None: the handler was not set from Python, which cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def ended_by_stop_signals(message: str) -> Iterator[None]:
-    """Inside the block a stop signal prints a message and ends the process with exit code 0: nothing is lost there."""
+    """Inside the block, a stop signal prints a message and ends the process with exit code 0: no work is lost there."""
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(sys.stderr.fileno(), f"{message}\n".encode())
@@ -67,7 +67,7 @@ def ended_by_stop_signals(message: str) -> Iterator[None]:
 
 
 class StopSignals:
-    """Stop signals that came inside a `with`; the handlers before it are restored after it."""
+    """Whether a stop signal arrived inside the `with` block; the previous handlers are restored after it."""
 
     def __init__(self) -> None:
         self._is_signalled, self._kept = False, ExitStack()
@@ -86,7 +86,7 @@ class StopSignals:
         self._kept.close()
 
     def __call__(self) -> bool:
-        """True once a stop was requested."""
+        """Whether a stop was requested."""
         return self._is_signalled
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

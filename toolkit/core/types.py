@@ -1,7 +1,7 @@
 """Types that all packages share.
 
 Letters at the end of array names are shapes: B rows in a micro-batch, S positions in a row, T = B x S, N target tokens,
-G rows in a step. `toolkit.model` has those of the model.
+G rows in a step. `toolkit.model` lists those of the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ FileName = Annotated[str, AfterValidator(_inner_name)]
 
 
 class AttentionKind(StrEnum):
-    """Positions of its segment that a position attends to."""
+    """Which positions of its segment a position attends to."""
 
     CAUSAL = "causal"
     BIDIRECTIONAL = "bidirectional"
@@ -41,7 +41,7 @@ class AttentionKind(StrEnum):
 class WordBoundaries:
     """Word boundaries by id: ids that begin a word whatever precedes them, and ids that end one, (V,) each.
 
-    Special ids do both. `rule` is the version of the rule that says so, see `tokenization.word_boundaries`.
+    Special ids do both. `rule` is the version of the rule that determines them; see `tokenization.word_boundaries`.
     """
 
     begins_V: BoolArray
@@ -62,7 +62,7 @@ class Vocabulary:
     """The ids an objective may need to know.
 
     `size` counts every id, the mask token included. `special_ids` are the ids the tokenizer declares special,
-    ascending; an objective that hides tokens leaves them alone. `words` finds the word boundaries, which may read the
+    ascending; an objective that hides tokens never hides these. `words` returns the word boundaries and may read the
     tokenizer; None if unknown.
     """
 
@@ -84,10 +84,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Targets:
-    """A supervised problem: inputs of shape (B, S), and what to predict at N of its positions.
+    """A supervised problem: inputs of shape (B, S), and what to predict at N of their positions.
 
     `positions_N` are flat positions in the micro-batch (row * S + column), ascending and unique; `labels_N` are the
-    token ids expected there. `weights_N`, finite and not negative, say what each counts in the mean; None: all alike.
+    token ids expected there. `weights_N`, finite and nonnegative, are their weights in the mean; None: equal weights.
     """
 
     input_ids_BS: IntArray

@@ -1,4 +1,4 @@
-"""From a corpus on disk to rows of tokens in a seeded order. numpy only: no torch, no tokenizer, no process group."""
+"""Rows of tokens in a seeded order from a corpus on disk. numpy only: no torch, no tokenizer, no process group."""
 
 from toolkit.data.corpus.corpus import Corpus, Sizes
 from toolkit.data.corpus.manifest import (

@@ -1,20 +1,20 @@
 """The order of rows: sample position -> corpus of a blend, epoch and row, in O(1) time and memory; and their digest.
 
-A permutation of n numbers is a Feistel network over pairs (a, b) of digits to a base just above the square root of n,
-applied again while its result is n or more (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", section
-5: generalised Feistel, cycle walking). Every epoch has its own keys, hence its own permutation, and there is no index
+A permutation of n numbers is a Feistel network over pairs (a, b) of digits in a base just above the square root of n,
+reapplied while its result is n or more (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains", section 5:
+generalized Feistel, cycle walking). Every epoch has its own keys, hence its own permutation, and there is no index
 array.
 
-In a blend, positions come in blocks. Before each, a corpus has had its exact share of the positions so far, rounded
-to a whole number so that all shares add up (largest remainder, Hamilton's method); so after any number of blocks every
-corpus is less than one row away from its share, however long the run. Where the weights have a small common
-denominator, a block is a multiple of it and all are alike. Which places of a block belong to which corpus is a keyed
-permutation of the block, so the mix has no period. All counts are whole numbers of Python: nothing rounds at 10^13
-positions.
+In a blend, positions are divided into blocks. At the start of each block, every corpus has received its exact share of
+the positions so far, rounded to an integer so that the counts add up (largest remainder, Hamilton's method); so after
+any number of blocks every corpus is less than one row away from its share, however long the run. If the weights have a
+small common denominator, the block length is a multiple of it and all blocks have equal counts. A keyed permutation of
+the block assigns its positions to corpora, so the mix has no period. All counts are Python integers: nothing is rounded
+at 10^13 positions.
 
 The digest is one short value that two runs share only if they saw the same rows in the same order.
 
-Shapes: U different blocks, C corpora of a blend; other letters as in `toolkit.core.types`.
+Shapes: U distinct blocks, C corpora of a blend; other letters as in `toolkit.core.types`.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ DIGEST_START = bytes(16)
 """The digest before the first step."""
 
 _NUM_ROUNDS = 8
-# For `blocks`: rows that are read from one place, and how many such places are mixed at a time.
+# For `blocks`: rows that are read from one place, and the number of such places that are shuffled together.
 _ROWS_PER_BLOCK = 1024
 _BLOCKS_PER_WINDOW = 64
-# Short blocks of a blend keep every stretch of a run close to its shares; long enough that places in a block are not
-# guessed.
+# Short blocks of a blend keep every stretch of a run close to its shares; long enough that positions in a block are not
+# predictable.
 _FEWEST_ROWS = 64
 _MOST_ROWS_ALIKE = 4096
-# A few positions cost as much to locate as these, and a rank asks for neighbours. Nothing but time depends on it.
+# Locating a few positions costs as much as this many, and a rank asks for neighbors. Only speed depends on it.
 _GROUP = 64
 _GROUPS_KEPT = 16
 _ROW_HASH_BYTES = 8
@@ -53,9 +53,9 @@ class Order:
     """Permutation of rows over positions. Position p is in epoch p // num_rows; every epoch has every row once.
 
     Args:
-        shuffle: `global` permutes all rows. `blocks` permutes blocks of 1,024 neighbouring rows, then the rows inside
+        shuffle: `global` permutes all rows. `blocks` permutes blocks of 1,024 consecutive rows, then the rows inside
             each window of 64 blocks, so that reading stays near a few places for a while; rows after the last whole
-            block come in the last window.
+            block are in the last window.
     """
 
     def __init__(self, num_rows: int, *, seed: int, shuffle: Literal["global", "blocks"]) -> None:
@@ -75,7 +75,7 @@ class Order:
     def _in_blocks(self, indices_B: Numbers, epochs_B: Numbers) -> Numbers:
         window_rows = _ROWS_PER_BLOCK * _BLOCKS_PER_WINDOW
         num_blocks = self.num_rows // _ROWS_PER_BLOCK
-        # The last window also takes what does not fill a window of its own.
+        # The last window also takes the blocks and rows that do not fill a window of their own.
         num_windows = max(1, num_blocks // _BLOCKS_PER_WINDOW)
         windows_B = np.minimum(indices_B // window_rows, num_windows - 1)
         within_B = indices_B - windows_B * window_rows
@@ -98,7 +98,7 @@ class Order:
 class Blend:
     """Map from a sample position to a corpus and that corpus's own position.
 
-    A corpus's own positions are used once each, 0 first; inside a block they may change places. Weights are positive,
+    A corpus's own positions are used once each, from 0 on, reordered only within a block. Weights are positive and
     relative to one another; 0.1 means one tenth, not its nearest binary fraction. `shares` are exact and add up to 1.
     """
 
@@ -110,14 +110,14 @@ class Blend:
         if denominator <= _MOST_ROWS_ALIKE:
             self.block_rows = denominator * -(-_FEWEST_ROWS // denominator)
         else:
-            # At least one row of each corpus in a block, or rounding could take one back.
+            # At least one row of each corpus in a block, or rounding could make its count decrease.
             self.block_rows = max(_MOST_ROWS_ALIKE, math.ceil(1 / min(self.shares)))
         self._denominator = denominator
         self._numerators = [int(share * denominator) for share in self.shares]
         self._key = np.uint64(keyed_uint64(seed, "blend"))
 
     def locate(self, sample_indices_B: Numbers) -> tuple[Numbers, Numbers]:
-        """Number of the corpus and position in it, both int64 (B,), for these positions over the whole run."""
+        """Index of the corpus and position in it, both int64 (B,), for these positions over the whole run."""
         blocks_B, places_B = np.divmod(sample_indices_B.astype(np.int64), self.block_rows)
         slots_B = permute(places_B, self.block_rows, keys_B=hash_numbers(self._key, blocks_B))
         blocks_U, which_B = np.unique(blocks_B, return_inverse=True)
@@ -143,7 +143,7 @@ class Blend:
 
 
 def permute(values_B: Numbers, size: int, *, keys_B: Keys) -> Numbers:
-    """Apply the permutation of 0..size-1 that belongs to each value's key; O(1) for each, without a table."""
+    """Apply to each value the permutation of 0..size-1 that belongs to its key; O(1) each, without a table."""
     result_B = values_B.astype(np.uint64)
     base = np.uint64(math.isqrt(max(size, 1) - 1) + 1)
     walking = np.arange(values_B.size)
@@ -154,7 +154,7 @@ def permute(values_B: Numbers, size: int, *, keys_B: Keys) -> Numbers:
 
 
 def _feistel(values_B: Keys, base: np.uint64, *, keys_B: Keys) -> Keys:
-    """A permutation of 0..base^2-1: each round adds a hash of one digit to the other, and they change places."""
+    """A permutation of 0..base^2-1: each round adds a hash of one digit to the other, and swaps them."""
     left_B, right_B = np.divmod(values_B, base)
     for round_number in range(_NUM_ROUNDS):
         mixed_B = hash_numbers(keys_B + np.uint64(round_number), right_B)
@@ -165,7 +165,7 @@ def _feistel(values_B: Keys, base: np.uint64, *, keys_B: Keys) -> Keys:
 
 @dataclass(frozen=True)
 class Located:
-    """Places of the rows at B sample positions: number of the corpus, row in it, that corpus's own epoch; each (B,)."""
+    """Rows at B sample positions: index of the corpus, row in it, and that corpus's own epoch; each (B,)."""
 
     corpora_B: Numbers
     rows_B: Numbers
@@ -210,7 +210,7 @@ class RowStream:
         return found
 
     def locate(self, sample_indices_B: Numbers) -> Located:
-        """Places of the rows at these sample positions."""
+        """Corpus, row and epoch at these sample positions."""
         if sample_indices_B.size >= _GROUP:
             return self._locate(sample_indices_B)
         groups_B, places_B = np.divmod(sample_indices_B.astype(np.int64), _GROUP)
@@ -221,7 +221,7 @@ class RowStream:
         return Located(*found_3B)
 
     def _locate_group(self, group: int) -> Numbers:
-        """Corpus, row and epoch, (3, GROUP), at neighbouring positions."""
+        """Corpus, row and epoch at a group of consecutive positions, (3, GROUP)."""
         located = self._locate(np.arange(group * _GROUP, (group + 1) * _GROUP))
         return np.stack([located.corpora_B, located.rows_B, located.epochs_B])
 
@@ -237,9 +237,9 @@ class RowStream:
 
 
 def row_hashes(tokens_BS: IntArray, segments_BS: IntArray) -> npt.NDArray[np.uint8]:
-    """Hash rows as they are before any objective; uint8 (B, 8).
+    """Hashes of rows before any objective is applied; uint8 (B, 8).
 
-    blake2b of 8 bytes over the tokens, then the segment ids, of a row as little-endian int32.
+    blake2b of 8 bytes over a row's tokens, then its segment ids, as little-endian int32.
     """
     rows = zip(np.ascontiguousarray(tokens_BS, "<i4"), np.ascontiguousarray(segments_BS, "<i4"), strict=True)
     hashes = bytearray()

@@ -9,7 +9,7 @@ from toolkit.core.settings import TABLE, Settings, table_or
 from toolkit.core.text import counted
 
 _SMALLEST_SHARE = 1e-9
-# Messages leave these words out of the key: they are how pydantic names the members of a union.
+# pydantic's names for the union members, which messages leave out of the key.
 _FOLDER, _BLEND = "str", "list[any]"
 
 
@@ -35,7 +35,7 @@ class DataSettings(Settings):
     train: Annotated[
         Annotated[str, Field(min_length=1), Tag(_FOLDER)]
         | Annotated[tuple[BlendEntry, ...], Field(strict=False), Tag(_BLEND)],
-        # The kind that it is meant to be, so that a message is about that one.
+        # The member that the value is meant to be, so that messages are about that one.
         Discriminator(lambda value: _BLEND if isinstance(value, list | tuple) else _FOLDER),
     ]
     """Folder of the training corpus, or a blend: a list of {path, weight}."""
@@ -114,7 +114,7 @@ class DataSettings(Settings):
         return validation
 
     def weight_of(self, entry: BlendEntry, num_tokens: int) -> float:
-        """Weight of a corpus of the blend; by temperature to six digits, as the last ones depend on the machine."""
+        """Weight of a corpus of the blend; six digits if by temperature, since the last ones depend on the machine."""
         if self.weights is not None:
             return float(f"{num_tokens**self.weights.temperature:.6g}")
         assert entry.weight is not None
@@ -122,6 +122,6 @@ class DataSettings(Settings):
 
     @property
     def validation_folders(self) -> dict[str, str]:
-        """Folders of the corpora that are evaluated, by name; a single folder has an empty one."""
+        """Folders of the validation corpora, by name; a single folder has an empty name."""
         given = self.validation or {}
         return given if isinstance(given, dict) else {"": given}

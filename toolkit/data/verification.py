@@ -1,4 +1,4 @@
-"""Verification of a corpus: whether every file is as it was written. Where the expected hash of each stands:
+"""Verification of a corpus: whether every file is as it was written. Location of the expected hash of each:
 
 corpus.json            its own last line
 shards, tokenizer/,
@@ -6,8 +6,8 @@ shards, tokenizer/,
 packing plans          their own headers; their summary: its own digest
 folders with a corpus  the same, one level down: `holdout` is one
 
-The files are listed, which costs little, and then read by several threads at once. Nothing is raised for damage: all
-of it is gathered, so that one run names every file.
+The files are listed, which is cheap, and then read by several threads at once. Damage raises nothing: it is collected,
+so that one run names every damaged file.
 """
 
 import os
@@ -91,9 +91,9 @@ class _Survey:
     """The files of a corpus and of the corpora inside its folder.
 
     Attributes:
-        files: those that have to be read.
-        manifests: each corpus.json, read already, and what is wrong with it.
-        unexpected_files: files there that are not part of it; there is no hash of these.
+        files: files that have to be read.
+        manifests: each corpus.json, already read, and what is wrong with it.
+        unexpected_files: files in the folder that are not part of the corpus and have no hash.
     """
 
     files: list[_CorpusFile] = field(default_factory=list)
@@ -133,7 +133,7 @@ def _size(path: Path) -> int:
 
 
 def _survey_corpus(folder: Path) -> _Survey:
-    """List the files of a corpus; reads nothing but corpus.json."""
+    """List the files of a corpus, reading only corpus.json."""
     if not (folder / CORPUS_MANIFEST).exists():
         read_manifest(folder)
     survey = _Survey()
@@ -154,7 +154,7 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
         return
     survey.files += _shard_files(folder, manifest)
     survey.files += _tokenizer_files(folder / _TOKENIZER_FOLDER, manifest, survey)
-    # By folder that holds shards, the hash of each one's index by the shard's name there.
+    # For each folder with shards: the hash of each shard's index, by the shard's name in that folder.
     places: dict[Path, dict[str, str]] = {}
     for number, name in enumerate(manifest.table.names):
         prefix = folder / name
@@ -168,7 +168,7 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
         survey.files.append(_hashed_file(folder / DROPPED_FILE, manifest.dropped.sha256))
         known.add(DROPPED_FILE)
     for path in _listed(folder):
-        # Processes hold a lock while they write; there is nothing in it.
+        # Processes hold a lock file, which is empty, while they write.
         is_lock = _LOCK.fullmatch(path.name) and path.is_file() and path.stat().st_size == 0
         if path.name in known or _is_plan(path.name, places.get(folder, {})) or is_lock:
             continue
@@ -183,7 +183,7 @@ def _list_folder(folder: Path, survey: _Survey, *, visited: set[Path]) -> None:
 
 
 def _manifest(folder: Path, survey: _Survey) -> CorpusManifest | None:
-    """Content of corpus.json, as far as it can be made out."""
+    """Content of corpus.json, as far as it is readable."""
     path = folder / CORPUS_MANIFEST
     try:
         manifest = read_manifest(folder)
@@ -224,7 +224,7 @@ def _hashed_file(path: Path, expected: str, *, num_bytes: int | None = None) -> 
 
 
 def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str) -> _CorpusFile:
-    """A file that holds its own hash."""
+    """A file that contains its own hash."""
 
     def examine(on_read: OnRead) -> str | None:
         found = None if is_intact(path) else fault
@@ -235,7 +235,7 @@ def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str
 
 
 def _is_plan(name: str, shards: dict[str, str]) -> bool:
-    """Name of a plan of one of these shards, as its index is now."""
+    """Whether this is the name of a plan of one of these shards with its current index."""
     found = _PLAN.fullmatch(name)
     return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
 

@@ -1,1 +1,1 @@
-"""DeepSpeed, which nothing but this package imports: configuration, the training step, taking and restoring state."""
+"""DeepSpeed, which only this package imports: configuration, the training step, collecting and restoring state."""

@@ -1,7 +1,7 @@
-"""Connections of every rank to rank 0, over which they watch one another; strangers that call are sent away.
+"""Connections from every rank to rank 0, over which ranks watch one another; other callers are disconnected.
 
-A rank says a token that rank 0 has given to all over their process group, and is heard. Its word that it knows so ends
-the greeting: a call that finds too many waiting may seem to be taken, and is lost.
+A rank sends a token that rank 0 has broadcast over the process group, and rank 0 acknowledges it. The rank confirms the
+acknowledgment: a connection that meets a full backlog may seem accepted, and is lost.
 """
 
 import hmac
@@ -13,27 +13,27 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-# To be connected, with a new call if one is not answered.
+# Time limits for connecting, and for each attempt before the next one.
 _CONNECT_SECONDS, _SECONDS_OF_A_CALL = 20.0, 5.0
-# Until rank 0 has all: those that can call do so at once, but for what the system keeps from it.
+# Time limit for rank 0 to hear all: ranks that can call do so at once, except for calls that the system withholds.
 _MEETING_SECONDS = 60.0
-# Of a caller without the token; so many more than there are ranks are listened to at a time, the newest ones.
+# Time limit of a caller without the token; up to this many more such callers than ranks are kept, the newest ones.
 _SECONDS_OF_A_STRANGER, _MOST_STRANGERS = 2.0, 64
-# A machine that vanishes closes nothing: it is asked after 15 quiet seconds, and is gone after three silent ones of 5.
+# A machine that vanishes closes nothing: it is probed after 15 idle seconds, and gone after 3 unanswered probes of 5 s.
 _KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-# What a rank says: the token and its number.
+# A rank's message: the token and its number.
 _TOKEN_BYTES = 16
 _CALL = struct.Struct(f"!{_TOKEN_BYTES}si")
 _HEARD = b"."
 
 
 def new_token() -> bytes:
-    """Token that tells ranks from other connections."""
+    """Random token that distinguishes ranks from other callers."""
     return secrets.token_bytes(_TOKEN_BYTES)
 
 
 def call_first_rank(host: str, port: int, token: bytes, rank: int) -> socket.socket:
-    """Call rank 0 until it answers; an OSError where it does not."""
+    """Connect to rank 0, retrying until it answers; raise `OSError` if it does not."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
         connection = socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
@@ -49,7 +49,7 @@ def call_first_rank(host: str, port: int, token: bytes, rank: int) -> socket.soc
 
 
 def accept_ranks(listener: socket.socket, token: bytes, connections: dict[socket.socket, int], number: int) -> None:
-    """Add so many ranks that call to `connections`; a TimeoutError where they do not in time. Closes the listener."""
+    """Add `number` calling ranks to `connections`; raise `TimeoutError` if they are late. Closes the listener."""
     deadline = time.monotonic() + _MEETING_SECONDS
     callers = _Callers(listener, token, number + _MOST_STRANGERS)
     try:
@@ -62,12 +62,12 @@ def accept_ranks(listener: socket.socket, token: bytes, connections: dict[socket
 
 
 class _Callers:
-    """All that call and have not yet shown that they are ranks; none of them is waited for."""
+    """Callers that have not yet shown that they are ranks; none of them is waited for."""
 
     def __init__(self, listener: socket.socket, token: bytes, most_strangers: int) -> None:
         self._listener, self._token, self._most_strangers = listener, token, most_strangers
         self._said: dict[socket.socket, bytes] = {}
-        # Those without the token, by the time at which they are sent away.
+        # Callers that have not sent the token, with the time at which each is disconnected.
         self._strangers: dict[socket.socket, float] = {}
         self._waiting = selectors.DefaultSelector()
         self._waiting.register(listener, selectors.EVENT_READ)
@@ -87,14 +87,14 @@ class _Callers:
             self._send_away(oldest)
 
     def close(self) -> None:
-        """Send all away that are left, and stop listening."""
+        """Disconnect all remaining callers, and stop listening."""
         for connection in list(self._said):
             self._send_away(connection)
         self._waiting.close()
         self._listener.close()
 
     def _accept(self) -> None:
-        # One may have hung up by now.
+        # The caller may have hung up by now.
         with suppress(BlockingIOError, ConnectionError):
             connection, _ = self._listener.accept()
             connection.setblocking(False)
@@ -102,7 +102,7 @@ class _Callers:
             self._said[connection], self._strangers[connection] = b"", time.monotonic() + _SECONDS_OF_A_STRANGER
 
     def _hear(self, connection: socket.socket) -> int | None:
-        """The rank at the other end, once it knows that it is heard: till then it may give up, and call again."""
+        """The rank at the other end, once it has confirmed the acknowledgment: until then it may give up and retry."""
         said = self._said[connection]
         try:
             more = connection.recv(_CALL.size + len(_HEARD) - len(said))

@@ -1,8 +1,8 @@
-"""DeepSpeed configuration: a JSON file is read, checked against the run, and its "auto" values are filled in.
+"""DeepSpeed configuration: reads a JSON file, checks it against the run, and fills in its "auto" values.
 
-A file stays what it is in DeepSpeed's ecosystem. Values that belong to the run (batch sizes, clipping, precision) are
-"auto" there, or equal to the run's. Optimizer and learning-rate schedule are set by the run, so a file with its own is
-an error. Needs no process group, and does not import DeepSpeed.
+The file is an ordinary DeepSpeed configuration. Values that belong to the run (batch sizes, clipping, precision) are
+"auto" in it, or equal to the run's. The run sets optimizer and learning-rate schedule, so a file with its own is an
+error. Needs no process group, and does not import DeepSpeed.
 """
 
 import difflib
@@ -46,12 +46,12 @@ _LOWEST_COUNTS = {
     "zero_optimization.stage3_max_live_parameters": 0,
     "zero_optimization.stage3_prefetch_bucket_size": 0,
 }
-# Similarity from which an unknown key counts as misspelt; that of "fp16" and "bf16" is 0.75.
+# Similarity from which an unknown key counts as misspelled; that of "fp16" and "bf16" is 0.75.
 _MISSPELT_SIMILARITY = 0.85
 
 
 def shipped_ds_configs() -> tuple[str, ...]:
-    """Names of the DeepSpeed files that travel with the package."""
+    """Names of the DeepSpeed files shipped with the package."""
     return tuple(sorted(path.stem for path in shipped_folder("ds_configs").glob("*.json")))
 
 
@@ -67,7 +67,7 @@ def choose_ds_config(plan: BatchPlan, parallel: ParallelSettings) -> tuple[str, 
 
 
 def read_ds_config(source: str) -> dict[str, Any]:
-    """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`), without settings of the run."""
+    """Read a DeepSpeed JSON by path, or by the name of a shipped one (`zero2`), without the run's settings."""
     path = Path(source)
     if not path.is_file():
         shipped = {name for stem in shipped_ds_configs() for name in (stem, f"ds_configs/{stem}.json")}
@@ -135,7 +135,7 @@ def _check_offload(config: Mapping[str, Any], stage: int, path: Path) -> None:
 
 
 def _check_counts(config: Mapping[str, Any], path: Path) -> None:
-    """What DeepSpeed reads at the first step only, and would end the run there, and what the forecast of memory reads.
+    """Check numbers that DeepSpeed reads only at the first step, ending the run there, or that memory forecasts read.
 
     As in DeepSpeed, a size may be written 5e8, or "auto" for the default.
     """
@@ -165,7 +165,7 @@ def zero_stage(config: Mapping[str, Any], *, source: str = "the DeepSpeed file")
 
 
 def _check_names(config: Mapping[str, Any], path: Path) -> None:
-    """Find a misspelt key: DeepSpeed would silently run without it."""
+    """Raise `SettingsError` for a misspelled key: DeepSpeed would silently run without it."""
     for name in config.keys() - _KNOWN_KEYS:
         if close := difflib.get_close_matches(name, _KNOWN_KEYS, n=1, cutoff=_MISSPELT_SIMILARITY):
             raise SettingsError(
@@ -208,7 +208,7 @@ def resolve_ds_config(
 ) -> dict[str, Any]:
     """The file's configuration with every value that belongs to the run filled in; messages call it `source`.
 
-    A bucket holds `largest_parameter` numbers, those of a rank's largest parameter, unless the file gives a number.
+    A bucket has `largest_parameter` elements, as many as a rank's largest parameter, unless the file gives a number.
     """
     if precision == "bf16" and zero_stage(config) == 0:
         raise SettingsError(
@@ -220,27 +220,27 @@ def resolve_ds_config(
         resolved[block] = dict(config.get(block, {}))
     values = _run_values(batch, grad_clip, precision)
     if _offload_device(config, "offload_optimizer") != "none":
-        # Else DeepSpeed wants an Adam of its own, which it would compile.
+        # Otherwise DeepSpeed requires its own Adam, which it would compile.
         values["zero_force_ds_cpu_optimizer"] = (False, "the optimizer is torch's AdamW, on a CPU too")
     for key, (value, why) in values.items():
         _fill_auto(resolved, key, value, why=why, source=source)
     zero = resolved["zero_optimization"]
     if zero.get("reduce_bucket_size") in (None, "auto"):
-        # DeepSpeed's own 5e8 numbers are more than many a model has: nothing would be reduced before the backward pass
-        # has ended, and stage 2, in fp32 stage 1 too, would allocate them in each micro-batch, 2 GB.
+        # DeepSpeed's default of 5e8 elements is more than many models have: nothing would be reduced before the end of
+        # the backward pass, and stage 2 (in fp32 also stage 1) would allocate that in each micro-batch, 2 GB.
         zero["reduce_bucket_size"] = largest_parameter
-    # Its clock would wait for the device twice in each micro-batch.
+    # Its timer would wait for the device twice in each micro-batch.
     resolved["timers"].setdefault("throughput", {"enabled": False})
-    # Gradients in bf16 need not wait, all of them, for the end of the backward pass to be added to their fp32 sums.
+    # Add each bf16 gradient to its fp32 sum at once, instead of all of them at the end of the backward pass.
     resolved["bf16"].setdefault("immediate_grad_update", True)
-    # Collections at random moments of random ranks would hold up all; the loop has one every so many steps.
+    # Garbage collections at random moments on random ranks would delay all; the loop collects every few steps.
     resolved.setdefault("disable_python_gc", True)
     resolved["zero_allow_untested_optimizer"] = True
     return resolved
 
 
 def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str, tuple[Any, str]]:
-    """Values that the run determines, by the path of their key, each with the reason."""
+    """Values that the run determines, by key path, each with the reason."""
     arithmetic = batch.describe()
     exact = "loss and gradient are means over the targets of the whole step"
     finite = "a value that is not finite has to be noticed"
@@ -250,7 +250,7 @@ def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str,
         "gradient_accumulation_steps": (batch.accumulation, arithmetic),
         "gradient_clipping": (grad_clip, f"train.grad_clip = {grad_clip}"),
         "bf16.enabled": (precision == "bf16", f'precision = "{precision}"'),
-        # Without it, stage 2 would turn a norm that is not finite into a number, and step.
+        # Without it, stage 2 would turn a non-finite norm into a number, and step.
         "bf16.check_grad_overflow": (True, finite),
         "zero_optimization.compute_grad_norm": (True, f"the gradient norm is logged, and {finite}"),
         "data_types.grad_accum_dtype": ("fp32", "gradients are accumulated in fp32"),
@@ -258,13 +258,13 @@ def _run_values(batch: BatchPlan, grad_clip: float, precision: str) -> dict[str,
         "communication_data_type": ("fp32", "gradients are summed over ranks in fp32"),
         "gradient_allreduce_op": ("mean", exact),
         "pipeline.activation_checkpoint_interval": (0, "to DeepSpeed, a whole pipeline stage is one layer"),
-        # Else each micro-batch is an update of its own.
+        # Otherwise each micro-batch is a separate update.
         "managed_gradient_accumulation": (True, exact),
     }
 
 
 def deepspeed_error_message(error: Exception) -> str:
-    """A message on what DeepSpeed objects to in its configuration, and what to do."""
+    """Message on what DeepSpeed rejects in its configuration, and what to do."""
     if isinstance(error, ValidationError):
         findings = [
             f"  unknown key {key!r}"
@@ -286,7 +286,7 @@ def _fill_auto(config: dict[str, Any], key: str, value: Any, *, why: str, source
     *blocks, name = key.split(".")
     values = config[blocks[0]] if blocks else config
     found = values.get(name, "auto")
-    # 1 is true to Python, not in JSON.
+    # 1 equals true in Python, but not in JSON.
     is_equal = found == value and isinstance(found, bool) == isinstance(value, bool)
     if found != "auto" and not is_equal:
         raise SettingsError(

@@ -3,12 +3,12 @@
 The loss is exact: N, the number of targets over all micro-batches and data-parallel ranks, is known before the first
 forward pass. A micro-batch's loss is its sum of cross-entropies times gas x dp / N, which undoes the engine's two
 divisions (by accumulation steps in backward, by ranks in the all-reduce), so gradient and reported loss are the mean
-over target tokens whatever the micro-batch, the accumulation and the number of ranks. Where a step has several
-objectives, each has its own N and coefficient, which become weights of its targets. It is computed inside the
-module's forward, because a head used outside loses its gradient under DeepSpeed's bf16 optimizer, silently.
+over target tokens whatever the micro-batch, the accumulation and the number of ranks. If a step has multiple
+objectives, each has its own N and coefficient, which become weights of its targets. The loss is computed inside the
+module's forward, because a head used outside silently loses its gradient under DeepSpeed's bf16 optimizer.
 
-A value that is not finite never reaches a checkpoint: the reduced loss is tested before the update; the gradient norm
-and the engine's skipped steps after it, or before it at stage 0, where the engine would step on NaN silently.
+A non-finite value never reaches a checkpoint: the reduced loss is tested before the update; the gradient norm and the
+engine's skipped steps after it, or before it at stage 0, where the engine would silently step on NaN.
 """
 
 import gc
@@ -35,20 +35,19 @@ _NORM_PIECE = 1 << 22
 
 
 _STEPS_TO_COLLECTION = 50
-"""Between garbage collections, which DeepSpeed holds back: the same steps on all ranks, so that none waits for another.
-"""
+"""Steps between garbage collections, which DeepSpeed suppresses: the same on all ranks, so none waits for another."""
 
 
 class Engine:
-    """An encoder under DeepSpeed; a configuration that DeepSpeed rejects is a SettingsError on every rank.
+    """An encoder under DeepSpeed; raises `SettingsError` on every rank if DeepSpeed rejects the configuration.
 
     Args:
         module: the encoder, or this rank's part of it, with its initial weights; equal on all ranks that have it.
-        kernels: names of what the module computes with, for manifests.
+        kernels: names of the kernels that the module uses, for manifests.
     """
 
     _evaluated_together = 1
-    """Micro-batches that an evaluation runs in one call."""
+    """Number of micro-batches that an evaluation runs in one call."""
 
     def __init__(
         self,
@@ -65,12 +64,12 @@ class Engine:
         self.zero_stage = zero_stage(config)
         self._accumulation = int(config["gradient_accumulation_steps"])
         self._steps_here = 0
-        # What there is by now, imported modules most of all, stays: collections pass over it, and last a millisecond
-        # where they took several steps of a small model. Where the process did so itself, it is the one to undo it.
+        # Objects that exist by now, mostly of imported modules, stay: collections skip them, and take a millisecond
+        # instead of several steps of a small model. If the process froze objects itself, it is the one to undo it.
         self._has_frozen = gc.get_freeze_count() == 0
         if self._has_frozen:
             gc.freeze()
-        # Every rank meets the same error: told once.
+        # Every rank gets the same error: report it once.
         with ranks.together():
             self.deepspeed = self._initialize(config, optimizer)
         if self._has_frozen:
@@ -89,7 +88,7 @@ class Engine:
         return tuple(self.named_parameters())
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Parameters of this rank, or shares of them, by Hugging Face name; in one order on all ranks of a stage."""
+        """Parameters of this rank, or shares of them, by Hugging Face name; same order on all ranks of a stage."""
         return dict(self.module.named_parameters())
 
     def train_step(
@@ -103,9 +102,9 @@ class Engine:
         """Run one step: every micro-batch of this rank, then the update.
 
         Args:
-            micro_batches: of this rank, one per accumulation step.
-            terms: of the objectives of the step, in the order of their numbers.
-            flags: of this rank, asked for when the gradients are there; all ranks learn of them with the loss.
+            micro_batches: this rank's, one per accumulation step.
+            terms: loss terms of the step's objectives, in the order of their numbers.
+            flags: returns this rank's flags, called once the gradients are there; all ranks get them with the loss.
 
         Raises:
             NonFiniteStep: the loss or the gradient is not finite; nothing of this step may be saved.
@@ -138,9 +137,9 @@ class Engine:
 
     @torch.no_grad()
     def loss_sum(self, micro_batches: Iterable[MicroBatch]) -> tuple[float, float]:
-        """Sums of cross-entropies, each by its weight, and of weights, over the micro-batches of all ranks.
+        """Weighted sum of cross-entropies, and sum of weights, over the micro-batches of all ranks.
 
-        There is no gradient. The weights of targets that count alike are 1.
+        Computes no gradient. Targets without weights count as 1 each.
         All ranks need the same number of micro-batches, since ZeRO-3 gathers weights in every forward pass.
         """
         self.deepspeed.eval()
@@ -159,7 +158,7 @@ class Engine:
         return int(state["step"]) if state else 0
 
     def set_rope(self, settings: ModelSettings) -> None:
-        """Rotate as these settings say from the next forward pass on; the rest of them is that of the model."""
+        """Use the RoPE of these settings from the next forward pass on; their other values are the model's."""
         self.module.set_rope(settings)
 
     def reset_moments(self) -> None:
@@ -169,24 +168,24 @@ class Engine:
                 state[name].zero_()
 
     def close(self) -> None:
-        """Free what DeepSpeed holds; needed where one process builds several engines."""
+        """Free DeepSpeed's resources; needed if one process builds more than one engine."""
         from deepspeed.utils import groups
 
         self.deepspeed.destroy()
         if self._has_frozen:
             gc.unfreeze()
-        # Else the next engine of this process would reduce over this one's groups.
+        # Otherwise the next engine of this process would reduce over this one's groups.
         groups.mpu = None
 
     def _expect(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """Tell DeepSpeed how many micro-batches the step has, where that changes between two phases."""
+        """Tell DeepSpeed the step's number of micro-batches, if it has changed between phases."""
         number = len(micro_batches)
         if number == self._accumulation:
             return
         self._accumulation = number
         engine = self.deepspeed
         engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * number * self.ranks.data_parallel_size)
-        # It counts micro-batches over the whole run, and looks for the end of a step at multiples of this number.
+        # It counts micro-batches over the whole run, and expects the end of a step at multiples of this number.
         engine.micro_steps = 0
         if hasattr(engine.optimizer, "gradient_accumulation_steps"):
             engine.optimizer.gradient_accumulation_steps = number
@@ -194,7 +193,7 @@ class Engine:
     def _accumulate_mixed(
         self, micro_batches: Sequence[MicroBatch], scales: Sequence[float]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`_accumulate` with a scale for each objective; also the sums of their cross-entropies, 0 where not known."""
+        """`_accumulate` with a scale per objective; also returns the sums of their cross-entropies, 0 if unknown."""
         scale_P = to_device(np.array(scales, dtype=np.float32), self.ranks.device)
         head: Head | None = getattr(self.module, "lm_head", None)
         kept: list[torch.Tensor] = []
@@ -213,7 +212,7 @@ class Engine:
         return losses, sums_P
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch], scale: float) -> torch.Tensor:
-        """Gradients of all micro-batches; returns their losses, (micro-batches,)."""
+        """Accumulate gradients over all micro-batches; return their losses, (micro-batches,)."""
         self.deepspeed.train()
         losses = []
         for number, batch in enumerate(micro_batches):
@@ -225,7 +224,7 @@ class Engine:
         return torch.stack(losses)
 
     def _evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Losses of micro-batches without gradients, (micro-batches,); none where they are not known."""
+        """Losses of micro-batches without gradients, (micro-batches,); empty if unknown."""
         return torch.stack([self._forward(batch, 1.0) for batch in micro_batches])
 
     def _forward(self, batch: MicroBatch, scale: float) -> torch.Tensor:
@@ -241,17 +240,17 @@ class Engine:
         return loss
 
     def _update(self) -> float:
-        """The optimizer's step; returns the gradient norm before clipping."""
-        # Stage 0 in fp32 reports no norm and would step on a NaN gradient: look before the step.
+        """Run the optimizer's step; return the gradient norm before clipping."""
+        # Stage 0 in fp32 reports no norm and would step on a NaN gradient: check before the step.
         norm = gradient_norm(self.module) if self.zero_stage == 0 else None
         if norm is None or math.isfinite(norm):
             self.deepspeed.step()
         return float(self.deepspeed.get_global_grad_norm()) if norm is None else norm
 
     def _pass_over(self) -> float:
-        """The end of a step that changes neither weights nor moments; returns the gradient norm before clipping.
+        """End a step without changing weights or moments; return the gradient norm before clipping.
 
-        DeepSpeed counts the step and frees the gradients as ever, in whatever way its stage does; AdamW does nothing.
+        DeepSpeed counts the step and frees the gradients as usual at its stage; AdamW does nothing.
         """
         adamw = self._adamw()
         adamw.step = lambda *arguments, **named: None  # type: ignore[assignment,method-assign]
@@ -261,13 +260,13 @@ class Engine:
             del adamw.step
 
     def _adamw(self) -> torch.optim.Optimizer:
-        """The optimizer in DeepSpeed's, which at stage 0 is the same."""
+        """The optimizer inside DeepSpeed's; at stage 0 they are the same."""
         adamw: torch.optim.Optimizer = getattr(self.deepspeed.optimizer, "optimizer", self.deepspeed.optimizer)
         return adamw
 
 
 def gradient_norm(module: torch.nn.Module) -> float:
-    """Norm of all gradients together, summed in fp64; in pieces, since an fp64 copy is twice as large as a gradient."""
+    """Global gradient norm, summed in fp64; in pieces, since an fp64 copy is twice as large as a gradient."""
     squares = [
         piece.double().square().sum()
         for parameter in module.parameters()

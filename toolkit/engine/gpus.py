@@ -1,4 +1,4 @@
-"""GPUs: those of this machine, and what each kind can do. A machine that cannot have any need not wait for torch."""
+"""GPUs of this machine, and peak FLOPs by model. A machine that cannot have any does not wait for torch's import."""
 
 import ctypes
 import os
@@ -10,9 +10,9 @@ from importlib.metadata import version
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
-# Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without the vendor's.
+# Dense bf16 TFLOP/s of one device, from its data sheet, by its full name without "NVIDIA".
 # Full, since names contain one another: a slice of a card (MIG, a virtual GPU), a variant with fewer units
-# (A100-SXM-64GB) and an RTX A1000 are no A100, and no MFU is better than a wrong one.
+# (A100-SXM-64GB) and an RTX A1000 are not an A100, and no MFU is better than a wrong one.
 _BF16_TFLOPS = {
     r"A100-(SXM4?|PCIE)-(40|80)GB|A100 80GB PCIe|A100X": 312.0,
     r"A40": 149.7,
@@ -33,7 +33,7 @@ _BF16_TFLOPS = {
 
 
 def has_gpu() -> bool:
-    """Runs go to GPUs; DS_ACCELERATOR=cpu keeps them off, and so does a machine without one."""
+    """Whether runs use GPUs; false with DS_ACCELERATOR=cpu, or on a machine without one."""
     if is_cpu_wanted() or not _may_have_gpu():
         return False
     import torch
@@ -42,48 +42,48 @@ def has_gpu() -> bool:
 
 
 def is_cpu_wanted() -> bool:
-    """The user keeps runs off GPUs, of this machine and of others."""
+    """Whether the user keeps runs off GPUs, on this machine and on others."""
     return os.environ.get("DS_ACCELERATOR") == "cpu"
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs that runs go to, as CUDA_VISIBLE_DEVICES lists them (numbers or UUIDs); empty on a CPU."""
+    """Names of the GPUs that runs use, as CUDA_VISIBLE_DEVICES lists them (numbers or UUIDs); empty on CPU."""
     if not has_gpu():
         return []
     import torch
 
     listed = [name.strip() for name in os.environ.get(VISIBLE_DEVICES, "").split(",") if name.strip()]
     count = torch.cuda.device_count()
-    # CUDA reads the list up to the first name that it does not know.
+    # CUDA reads the list up to the first unknown name.
     return listed[:count] or [str(number) for number in range(count)]
 
 
 def num_devices() -> int:
-    """Ranks that a machine has by default: one per visible GPU, else one."""
+    """Default number of ranks on a machine: one per visible GPU, else one."""
     return len(visible_gpus()) or 1
 
 
 def gpu_bytes() -> int:
-    """Memory of a GPU of this machine, of the smallest one; there has to be one."""
+    """Memory of the smallest GPU of this machine, in bytes; there must be one."""
     import torch
 
     return min(torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count()))
 
 
 def peak_flops(name: str) -> float | None:
-    """Peak FLOPs per second in bf16 of a GPU by its name; None if it is not in the table."""
+    """Peak bf16 FLOP/s of a GPU by name; None if it is not in the table."""
     model = name.removeprefix("NVIDIA ")
     return next((tflops * 1e12 for names, tflops in _BF16_TFLOPS.items() if re.fullmatch(names, model)), None)
 
 
 @cache
 def _may_have_gpu() -> bool:
-    """False for a torch without GPUs and for a machine without NVIDIA's driver, by its library, or AMD's."""
+    """False for a torch build without GPU support, or a machine without NVIDIA's driver library or AMD's driver."""
     if "torch" in sys.modules:
-        # It is available, and it knows.
+        # Already imported: torch itself can tell.
         return True
     build = version("torch").partition("+")[2]
-    # AMD's own containers have builds of torch that do not say so in their version.
+    # AMD's own containers have ROCm builds of torch whose version does not say so.
     if build.startswith(("cpu", "rocm")) or os.path.exists("/dev/kfd"):
         return build != "cpu"
     with suppress(OSError):

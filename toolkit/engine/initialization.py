@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around a module, and what it reads from the module's parameters."""
+"""DeepSpeed's engine around a module, and the parameter attributes that it reads."""
 
 import io
 from contextlib import redirect_stdout, suppress
@@ -14,10 +14,10 @@ from toolkit.parallel.shares import share_of
 
 
 def count_once_(module: torch.nn.Module, *, tp_rank: int, copy: torch.nn.Parameter | None = None) -> None:
-    """Set what DeepSpeed reads to count each weight once in the norm of the gradient, over all ranks that hold it.
+    """Set the attributes by which DeepSpeed counts each weight once in the gradient norm, over all ranks that have it.
 
-    The first tensor-parallel rank counts weights that all of them hold whole. An earlier stage counts `copy`, the tied
-    weight of this one.
+    The first tensor-parallel rank counts weights that are replicated on all of them. An earlier stage counts `copy`,
+    the tied weight of this one.
     """
     for parameter in module.parameters():
         is_counted = share_of(parameter) is not None or tp_rank == 0
@@ -33,10 +33,10 @@ def initialize_deepspeed(
     ranks: Ranks,
     mpu: ProcessGroups | None,
 ) -> Any:
-    """DeepSpeed's engine around a module.
+    """Build DeepSpeed's engine around a module.
 
-    `mpu` has the groups, where DeepSpeed shall not make its own: one for all ranks, or those of a pipeline. An error
-    that a change of the configuration would cure becomes a SettingsError.
+    `mpu` has the groups if DeepSpeed should not make its own: one for all ranks, or those of a pipeline. Raise
+    `SettingsError` for an error that a change of the configuration would fix.
     """
     import deepspeed
     from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
@@ -44,12 +44,12 @@ def initialize_deepspeed(
 
     _import_muon_uncompiled()
     try:
-        # Reads nothing but the user's file, and stumbles over wrong types in many ways.
+        # Reads only the user's file, and fails on wrong types in many ways.
         DeepSpeedConfig(config, mpu=ranks.groups)
     except Exception as error:
         raise SettingsError(deepspeed_error_message(error)) from error
     try:
-        # Some of its optimizers print how much memory they take.
+        # Some of its optimizers print their memory use.
         with redirect_stdout(io.StringIO()):
             engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, config=config, mpu=mpu)
     except (DeepSpeedConfigError, ZeRORuntimeException, AssertionError, ValueError) as error:
@@ -58,9 +58,9 @@ def initialize_deepspeed(
 
 
 def _import_muon_uncompiled() -> None:
-    """Import an optimizer that no run has, and that DeepSpeed asks for whatever the optimizer is.
+    """Import, without compiling, an optimizer that no run uses but that DeepSpeed imports with any optimizer.
 
-    It compiles functions as it is imported, for which torch would load its compiler: two seconds of each rank's start.
+    Its import compiles functions, for which torch would load its compiler: two seconds of each rank's start.
     """
     from deepspeed.runtime import compiler
 

@@ -54,7 +54,7 @@ class LearningRateSettings(Settings):
         return self
 
     def ramps(self, total_steps: int) -> tuple[int, int]:
-        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all after the warm-up."""
+        """(warm-up steps, decay steps) in a run of `total_steps`; a cosine decays over all steps after the warm-up."""
         default = min(_LONGEST_RAMP, math.floor(_RAMP_SHARE * total_steps))
         warmup = default if self.warmup_steps is None else self.warmup_steps
         if self.kind != "wsd":
@@ -98,7 +98,7 @@ def learning_rate_at(step: int, settings: LearningRateSettings, *, total_steps: 
 
 
 def _decayed(settings: LearningRateSettings, *, done: int, decay: int) -> float:
-    """Learning rate after `done` of `decay` steps of the decay: the peak where none is done."""
+    """Learning rate after `done` of `decay` decay steps: the peak if none is done."""
     peak, x = settings.peak, done / decay
     shape = settings.decay if settings.kind == "wsd" else settings.kind
     if shape == "exponential":
@@ -109,5 +109,5 @@ def _decayed(settings: LearningRateSettings, *, done: int, decay: int) -> float:
         to_zero = peak * (1 - math.sqrt(x))
     else:
         to_zero = peak * (1 + math.cos(math.pi * x)) / 2
-    # The same as peak x (floor + (1 - floor) x shape), and to the last bit `to_zero` where the floor is 0.
+    # Equals peak x (floor + (1 - floor) x shape), and is exactly `to_zero` if the floor is 0.
     return to_zero + settings.floor * (peak - to_zero)

@@ -1,4 +1,4 @@
-"""Ranks before they are a process group, which would not say who is missing; and how fast they are as one."""
+"""Rendezvous of ranks before the process group, which would not say which are missing; and their measured speed."""
 
 import os
 import socket
@@ -17,23 +17,23 @@ from toolkit.engine.rendezvous import store_on_loopback
 from toolkit.engine.stalls import timeout_seconds
 from toolkit.parallel.launcher import read_launcher, unreachable
 
-# Ranks that are missing after so long without news of any are named.
+# Missing ranks are named after this long without any arrival.
 _SECONDS_OF_SILENCE = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
-# Milliseconds: short enough that some are not disturbed.
+# A matmul takes milliseconds: short enough that some tries are undisturbed.
 _MATRIX_WIDTHS = {"cpu": 512, "cuda": 4096}
 ALL_REDUCE_BYTES = 64 << 20
 
 
 def meet() -> Store:
-    """Wait for all ranks of the launch. The process group shares its server: keep it until all have joined.
+    """Wait for all ranks of the launch. The process group shares this store's server: keep it until all have joined.
 
     Raises:
-        SettingsError: this rank does not reach rank 0; or, on all that do, some do not arrive.
+        SettingsError: this rank cannot reach rank 0; or, on all ranks that can, some do not arrive.
     """
     ours = read_launcher()
     host, port = ours.main_address, int(os.environ.get("MASTER_PORT", "0"))
-    # torchrun has a process for it.
+    # torchrun has its own process for the store.
     is_here = ours.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
         if not is_here:
@@ -54,7 +54,7 @@ def meet() -> Store:
             absent, last = still, last if still == absent else time.monotonic()
         store.set("missing", first_few([f"rank {rank}" for rank in absent]))
     if missing := store.get("missing").decode():
-        # The others read it before rank 0 is gone.
+        # Let the others read it before rank 0 exits.
         time.sleep(5 * _SECONDS_BETWEEN_LOOKS)
         refusal = SettingsError(
             f"of {ours.world_size:,} ranks, {missing} did not arrive at {host}:{port}.\nRead the logs of their "
@@ -66,7 +66,7 @@ def meet() -> Store:
 
 
 def _connect(host: str, port: int) -> None:
-    """Once, since torch's own failure is a page long; rank 0 may be a while in coming."""
+    """Connect once, since torch's own error is a page long; retry, since rank 0 may take a while to start."""
     deadline = time.monotonic() + timeout_seconds()
     while True:
         try:
@@ -78,8 +78,8 @@ def _connect(host: str, port: int) -> None:
 
 
 def measure_speed(ranks: Ranks) -> tuple[float, float]:
-    """Seconds, if nothing disturbs, for a product on this rank's device, and for a sum of `ALL_REDUCE_BYTES` over all
-    ranks; collective.
+    """Best-case seconds for a matmul on this rank's device, and for an all-reduce of `ALL_REDUCE_BYTES` over all ranks;
+    collective.
     """
     matrix = torch.ones(2 * [_MATRIX_WIDTHS[ranks.device.type]], device=ranks.device)
     values = torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device)

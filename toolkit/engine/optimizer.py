@@ -30,9 +30,9 @@ class OptimizerSettings(Settings):
 def build_optimizer(
     module: "torch.nn.Module", settings: OptimizerSettings, *, apart: "torch.nn.Parameter | None" = None
 ) -> "torch.optim.AdamW":
-    """AdamW over all parameters of `module`. The learning rate is set before each step by the engine.
+    """AdamW over all parameters of `module`. The engine sets the learning rate before each step.
 
-    The parameter `apart` gets a group of its own, whose layout then depends on nothing else in the module.
+    The parameter `apart` gets its own group, so that its layout does not depend on the rest of the module.
     """
     import torch
 

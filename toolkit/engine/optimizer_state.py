@@ -1,9 +1,9 @@
 """Weights and optimizer state of DeepSpeed's engines by parameter name: collected for a checkpoint, and restored.
 
-Whole tensors go through the public `safe_get_full_*` and `safe_set_full_*`. Four things have no public function in
-DeepSpeed 0.19.8 and use names inside its optimizer classes: linking the moments of all parameter groups, making the
-moments exist before they can be set, copying restored master weights to the bf16 weights, and setting partitions of
-stage 3, where the public function fails on the last rank if a parameter's size is not a multiple of the ranks.
+Whole tensors go through the public `safe_get_full_*` and `safe_set_full_*`. Four operations have no public function in
+DeepSpeed 0.19.8 and use names inside its optimizer classes: linking the moments of all parameter groups, creating the
+moments before they can be set, copying restored master weights to the bf16 weights, and setting partitions of stage 3,
+where the public function fails on the last rank if a parameter's size is not a multiple of the number of ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ _FLAT_PARTITIONS = (
 
 
 def stage_sizes(engine: Engine) -> dict[str, int]:
-    """Numbers of elements of each parameter that this stage writes, whole, by name."""
+    """Number of elements of each whole parameter that this stage writes, by name."""
     return {name: whole_shape(parameter).numel() for name, parameter in _of_stage(engine)}
 
 
 def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[ParameterState]:
-    """The whole state of every parameter of this stage for whose name `is_mine` holds, on the CPU in fp32.
+    """Whole state of every parameter of this stage whose name satisfies `is_mine`, on the CPU in fp32.
 
-    Collective: all ranks must run it to its end, each keeping its own part. A rank holds one whole parameter at a time
+    Collective: all ranks must exhaust it, each keeping its own part. A rank has one whole parameter in memory at a time
     besides those it keeps.
     """
     _find_moments(engine)
@@ -43,21 +43,21 @@ def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[Param
 
 
 def _of_stage(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
-    """A parameter of which two stages have a copy counts as the first one's."""
+    """Parameters of this stage; one that two stages hold (tied weights) is assigned to the first of them."""
     named = engine.named_parameters().items()
     return [(name, parameter) for name, parameter in named if not getattr(parameter, "ds_pipe_replicated", False)]
 
 
 def whole_shape(parameter: torch.nn.Parameter) -> torch.Size:
-    """Shape of a parameter of which this rank may hold a part."""
+    """Shape of a whole parameter, of which this rank may have only a part."""
     if (share := share_of(parameter)) is not None:
         return torch.Size(share.whole_shape)
-    # Under ZeRO-3 a parameter is empty between two uses.
+    # Under ZeRO-3 a parameter is empty between uses.
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, where ranks have shares of it."""
+    """The whole tensor, gathered if ranks have shares of it."""
     share = share_of(parameter)
     if share is None:
         return tensor
@@ -69,8 +69,8 @@ def _joined(engine: Engine, parameter: torch.nn.Parameter, tensor: torch.Tensor)
 def restore(engine: Engine, read: Callable[[str], ParameterState | None], *, optimizer_step: int) -> None:
     """Set weights, moments and the optimizer's step of a fresh engine.
 
-    `read` returns a whole parameter by name, or None for one that this rank has no part of. Every rank calls it with
-    all names of the model, in one order.
+    `read` returns a whole parameter by name, or None if this rank has no part of it. Every rank calls it with all names
+    of the model, in the same order.
     """
     if engine.zero_stage == 0:
         _restore_unpartitioned(engine, read, optimizer_step)
@@ -98,7 +98,7 @@ def _own_states(
 
 
 def _shared(parameter: torch.nn.Parameter, state: ParameterState) -> ParameterState:
-    """Share of this rank of a whole parameter, or the whole where there are none."""
+    """This rank's share of a whole parameter, or the whole if it has no shares."""
     if (share := share_of(parameter)) is None:
         return state
     return ParameterState(state.name, *(share.take(part) for part in (state.weight, state.exp_avg, state.exp_avg_sq)))
@@ -131,7 +131,7 @@ def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState 
 
 
 def _find_moments(engine: Engine) -> None:
-    """Let parameters find their moments, which are zero before the first step."""
+    """Link parameters to their moments, which are zero before the first step."""
     optimizer = engine.deepspeed.optimizer
     if engine.zero_stage > 0:
         if not optimizer.optimizer.state:
@@ -144,7 +144,7 @@ def _find_moments(engine: Engine) -> None:
 
 
 def _moments(parameter: torch.Tensor, step: int) -> dict[str, torch.Tensor]:
-    """A new optimizer's state of a parameter, but for its count of updates."""
+    """A fresh optimizer's state for a parameter, except for the count of updates, `step`."""
     return {
         "step": torch.tensor(float(step), device=parameter.device),
         "exp_avg": torch.zeros_like(parameter),
@@ -153,7 +153,7 @@ def _moments(parameter: torch.Tensor, step: int) -> dict[str, torch.Tensor]:
 
 
 def _make_moments_exist(optimizer: Any, optimizer_step: int) -> None:
-    """The functions that set state look it up first, and a fresh optimizer has none."""
+    """Create zero moments: the functions that set state look it up first, and a fresh optimizer has none."""
     attribute = next(name for name in _FLAT_PARTITIONS if hasattr(optimizer, name))
     for flat in getattr(optimizer, attribute):
         optimizer.optimizer.state[flat] = _moments(flat, optimizer_step)
@@ -161,7 +161,7 @@ def _make_moments_exist(optimizer: Any, optimizer_step: int) -> None:
 
 
 def _link_moments(optimizer: Any) -> None:
-    """Let parameters find their moments. DeepSpeed links them once, after the first of several groups has stepped."""
+    """Link parameters to their moments. DeepSpeed links only once, after the first of several groups has stepped."""
     if hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):
         optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
@@ -177,7 +177,7 @@ def _set_full(parameter: torch.nn.Parameter, state: ParameterState) -> None:
 
 
 def _set_partition(engine: Engine, parameter: torch.nn.Parameter, state: ParameterState) -> None:
-    """Stage 3: this rank's slice of the flattened parameter, padded with zeros to a multiple of the ranks."""
+    """Stage 3: set this rank's slice of the flattened parameter, zero-padded to a multiple of the number of ranks."""
     from deepspeed import zero
     from deepspeed.utils import safe_get_local_fp32_param, safe_set_local_fp32_param, safe_set_local_optimizer_state
 

@@ -1,13 +1,13 @@
-"""A watch over the other ranks of a run: when one of them dies, this one ends too, wherever it waits.
+"""Watch over the other ranks of a run: when one of them dies, this one ends too, wherever it waits.
 
-A rank that waits in a collective over NCCL may not notice that another one is gone before the timeout of its group,
-ten minutes by default, and the deepspeed launcher waits up to half a minute for each rank that it ends, one by one.
-So every rank keeps a connection to rank 0, which the system closes when either process ends. A rank that leaves in
-order says so first; of any other end rank 0 tells all ranks, and those that have not ended by themselves a little later
-are ended by their own thread.
+A rank that waits in an NCCL collective may not notice that another one is gone before its group's timeout, ten minutes
+by default, and the deepspeed launcher waits up to half a minute for each rank that it ends, one by one. So every rank
+keeps a connection to rank 0, which the system closes when either process ends. A rank that leaves normally says so
+first. After any other end, rank 0 notifies all ranks, and those that have not ended by themselves a little later are
+ended by their own thread.
 
-A rank that hangs keeps its connection. One that has waited too long in a collective of a step says so to rank 0, which
-asks all where they are; those that did not arrive are then as good as dead.
+A rank that hangs keeps its connection. One that has waited too long in a collective of a step tells rank 0, which asks
+all ranks where they are; those that did not arrive are then treated as dead.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ from toolkit.parallel.launcher import read_launcher
 
 # Time for a rank to end by itself, with its own message, after another one is gone.
 _GRACE_SECONDS = 10.0
-# An error of a collective may come before the connection of the rank that caused it is closed.
+# A collective may fail before the connection of the rank that caused the failure is closed.
 _SECONDS_FOR_NEWS = 5.0
-# For an answer: the main thread of a rank may keep the interpreter to itself for a while.
+# Time for an answer: a rank's main thread may hold the interpreter lock for a while.
 _ANSWER_SECONDS = 20.0
-# A message: the rank that is gone, and how, if it hangs; or that the sender leaves in order; or where it is, which rank
-# 0 asks by the same number.
+# A message: the rank that is gone, and how, if it hangs; or that the sender leaves normally; or where it is, which rank
+# 0 asks for with the same number.
 _MESSAGE = struct.Struct("!i400s")
 _LEAVING, _PLACE = -1, -2
 
 
 @contextmanager
 def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> Iterator[None]:
-    """End this process if another rank dies during the body, or give `end` a message in its place; collective.
+    """End this process if another rank dies during the body, or call `end` with a message instead; collective.
 
-    A body that fails after another rank had died is a LostRankError.
+    If the body fails after another rank has died, raise `LostRankError`.
     """
     watch = _connect(ranks, end or _end_process)
     if watch is None:
@@ -69,7 +69,7 @@ def peers_watched(ranks: Ranks, *, end: Callable[[str], None] | None = None) -> 
 
 
 class _Watch(threading.Thread):
-    """The connections of one rank: of rank 0 to all others, of another one to rank 0."""
+    """The connections of one rank: rank 0's to all others, or another rank's to rank 0."""
 
     def __init__(
         self, rank: int, connections: dict[socket.socket, int], hosts: list[str], end: Callable[[str], None]
@@ -83,7 +83,7 @@ class _Watch(threading.Thread):
         self._asked_at: float | None = None
 
     def run(self) -> None:
-        """Wait until a rank dies, all others have left in order, or this one has."""
+        """Wait until a rank dies, all others have left normally, or this one has."""
         with selectors.DefaultSelector() as waiting:
             for connection in self._connections:
                 waiting.register(connection, selectors.EVENT_READ)
@@ -109,19 +109,19 @@ class _Watch(threading.Thread):
                 else:
                     self._send(_PLACE, place_of_rank())
             with self._looking:
-                # Not once this rank has left: Python's end aborts a process with a thread inside of torch.
+                # Not once this rank has left: at its exit, Python aborts a process with a thread inside torch.
                 if not self._has_left.is_set() and (stalled := self._stalled()) is not None:
                     return stalled
         return None
 
     def _ask(self) -> None:
-        """On rank 0, ask all ranks where they are; on another, have rank 0 ask: this rank is waiting."""
+        """On rank 0, ask all ranks where they are; on another rank, have rank 0 ask, since this rank is waiting."""
         if self._asked_at is None:
             self._asked_at, self._places[self._rank] = time.monotonic(), place_of_rank()
             self._send(_PLACE)
 
     def _stalled(self) -> tuple[int, str] | None:
-        """A rank that hangs, and how it and others do, once that is known."""
+        """A rank that hangs, and how it and others hang, once known."""
         if self._asked_at is None:
             if self._clock.has_stalled():
                 self._ask()
@@ -129,17 +129,17 @@ class _Watch(threading.Thread):
         waited = time.monotonic() - self._asked_at
         if self._rank == 0 and (waited > _ANSWER_SECONDS or len(self._places) == len(self._hosts)):
             return missing_ranks(self._hosts, self._places)
-        # Then rank 0 hangs itself, its threads and all.
+        # After that long, rank 0 itself hangs, with all its threads.
         others = dict.fromkeys(range(1, len(self._hosts)), "")
         return missing_ranks(self._hosts, others) if waited > 2 * _ANSWER_SECONDS else None
 
     def lost_rank(self, seconds: float) -> tuple[int, str] | None:
-        """The rank that died, and how, if it hangs; None if none did within `seconds`, or while ranks are asked."""
+        """The rank that died, and how, if it hangs; None if none did within `seconds`, or the time to ask all ranks."""
         self._is_lost.wait(seconds if self._asked_at is None else 2 * _ANSWER_SECONDS)
         return self._lost
 
     def error(self, lost: int, how: str) -> LostRankError:
-        """The error that ends this rank after `lost` died, or hangs."""
+        """The error that ends this rank after `lost` died or hung."""
         what = (
             f"a collective of a step has waited {duration(limit_seconds())} for {how}. DEEPSPEED_TIMEOUT is how many "
             "minutes it may take."
@@ -153,7 +153,7 @@ class _Watch(threading.Thread):
         return error
 
     def leave(self) -> None:
-        """Tell the others that this rank leaves in order."""
+        """Tell the others that this rank leaves normally."""
         with self._looking:
             # First: once this rank has left, its thread closes the connections.
             self._send(_LEAVING)
@@ -165,7 +165,7 @@ class _Watch(threading.Thread):
                 connection.sendall(_MESSAGE.pack(message, text.encode()))
 
     def _read(self, connection: Any) -> tuple[int, str]:
-        """A message of the other end, or the rank there, which is gone."""
+        """A message from the other end, or the rank there if it is gone."""
         try:
             message = connection.recv(_MESSAGE.size, socket.MSG_WAITALL)
         except OSError:
@@ -186,7 +186,7 @@ class _Watch(threading.Thread):
 
 
 def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
-    """Connect every rank to rank 0; None where there is one rank only, or where a connection fails."""
+    """Connect every rank to rank 0; None if there is only one rank, or a connection fails."""
     if ranks.world_size == 1:
         return None
     launched = read_launcher()
@@ -202,7 +202,7 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
     except OSError as error:
         failure = f"rank {ranks.rank} on {socket.gethostname()}: {error}"
     told = ranks.gather((socket.gethostname(), failure))
-    # What rank 0 has waited for in vain, another one says better.
+    # If rank 0 waited in vain, another rank's message explains it better.
     if failures := [failed for _, failed in reversed(told) if failed]:
         if ranks.rank == 0:
             print(f"ranks cannot connect to rank 0 and do not watch one another ({failures[0]})", flush=True)
@@ -213,7 +213,7 @@ def _connect(ranks: Ranks, end: Callable[[str], None]) -> _Watch | None:
 
 
 def missing_ranks(hosts: Sequence[str], places: Mapping[int, str]) -> tuple[int, str]:
-    """The first rank that hangs, and how all do, by where each is: empty for one that waits, none if it is silent."""
+    """The first rank that hangs, and how all of them do, by each rank's place: empty if it waits, absent if silent."""
     silent = "does not answer: its process is stopped, or its machine hangs"
     told = [places.get(rank, silent) for rank in range(len(hosts))]
     missing = {rank: f"rank {rank} on {hosts[rank]}, which {place}" for rank, place in enumerate(told) if place}

@@ -1,9 +1,9 @@
-"""The same training step and evaluation, through DeepSpeed's pipeline.
+"""Training steps and evaluation passes through DeepSpeed's pipeline.
 
-Each rank gives DeepSpeed one layer for each stage, of which its own is real, so that the cut is ours. DeepSpeed runs
-the schedule (1F1B: each stage takes the forward passes in the order of the micro-batches), sends hidden states and
-their gradients, reduces gradients and updates, all in one call. So a value that is not finite is found after the
-update; nothing of that step is saved, as everywhere.
+Each rank gives DeepSpeed one layer per stage, of which only its own is real, so that we decide the split. DeepSpeed
+runs the schedule (1F1B: each stage runs the forward passes in the order of the micro-batches), sends hidden states and
+their gradients, reduces gradients and updates, all in one call. So a non-finite value is found only after the update;
+nothing of that step is saved, as everywhere.
 """
 
 import io
@@ -34,7 +34,7 @@ class PipelinedEngine(Engine):
     """
 
     _evaluated_together = 32
-    """Micro-batches that go through the pipeline together: enough that filling it costs little."""
+    """Number of micro-batches that go through the pipeline together: enough that filling it costs little."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class PipelinedEngine(Engine):
         tied_group = ranks.groups.vocabulary if stage.settings.tie_word_embeddings else None
         # DeepSpeed would switch this off itself, with a warning from each rank.
         config = config | {"zero_optimization": config["zero_optimization"] | {"overlap_comm": False}}
-        # It prints how it cut the layers.
+        # It prints how it split the layers.
         with redirect_stdout(io.StringIO()):
             pipeline = _Pipeline(stage, ranks.topology, tied_group)
         adamw = build_optimizer(stage, optimizer, apart=self._apart())
         return initialize_deepspeed(pipeline, adamw, config, ranks=ranks, mpu=None)
 
     def _apart(self) -> nn.Parameter | None:
-        """The parameter of this stage that gets an optimizer group of its own, with tied weights.
+        """The parameter of this stage that gets its own optimizer group, if weights are tied.
 
-        AdamW rounds a number by where it lies in its group (on a CPU, the last few are not computed as vectors): in
+        AdamW's rounding depends on an element's position in its group (on a CPU, the last few are not vectorized): in
         groups of different sizes, two copies of one weight would drift apart. A stage without a copy sets another
-        parameter apart: DeepSpeed sums the norm of each group over the stages, which waits for equally many.
+        parameter apart: DeepSpeed sums the norm of each group over the stages, which all need equally many.
         """
         stage = self._stage
         if not stage.settings.tie_word_embeddings:
@@ -78,7 +78,7 @@ class PipelinedEngine(Engine):
         return self._names
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch], scale: float) -> torch.Tensor:
-        """The whole step; returns the losses of all micro-batches, none where they are not known."""
+        """Run the whole step; return the losses of all micro-batches, empty if unknown."""
         self.deepspeed.train_batch(self._fed(micro_batches, scale))
         return self._losses()
 
@@ -91,7 +91,7 @@ class PipelinedEngine(Engine):
         return float(self.deepspeed.get_global_grad_norm())
 
     def _losses(self) -> torch.Tensor:
-        """Losses of the micro-batches that the pipeline ran last; none where they are not known."""
+        """Losses of the micro-batches that the pipeline ran last; empty if unknown."""
         losses: list[torch.Tensor] = self.deepspeed.fwd_outputs
         return torch.stack(losses) if losses else torch.zeros(0, device=self.ranks.device)
 
@@ -100,7 +100,7 @@ class PipelinedEngine(Engine):
         settings = self._stage.settings
         shape = micro_batches[0].input_ids_BS.shape
         if shape != self._shape:
-            # Stages tell one another the shape of what they send once.
+            # Stages tell one another the shape of their activations only once.
             self.deepspeed.reset_activation_shape()
             self._shape = shape
         self._stage.expect(
@@ -116,9 +116,9 @@ class PipelinedEngine(Engine):
 
 
 class _Pipeline(PipelineModule):
-    """A layer for each stage; its tied weight, of which two stages have a copy, is ours to name.
+    """One layer per stage; we name the tied weight, of which two stages have a copy.
 
-    DeepSpeed would tie layers, not parts of them.
+    DeepSpeed would tie whole layers, not parts of them.
     """
 
     def __init__(self, stage: Stage, topology: Topology, tied_group: dist.ProcessGroup | None) -> None:
@@ -135,5 +135,5 @@ class _Pipeline(PipelineModule):
         count_once_(stage, tp_rank=topology.tp_rank, copy=copy)
 
     def get_tied_weights_and_groups(self) -> list[tuple[nn.Parameter, dist.ProcessGroup]]:
-        """Weights of which other stages have a copy, each with the ranks over which its gradient is summed."""
+        """Weights that other stages have a copy of, each with the ranks over which its gradient is summed."""
         return self._tied

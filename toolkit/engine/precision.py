@@ -1,9 +1,9 @@
-"""The compute dtype of a run that leaves it open: bf16 on a GPU, on a CPU the faster of fp32 and bf16.
+"""Compute dtype of a run that does not set it: bf16 on a GPU, the faster of fp32 and bf16 on a CPU.
 
 CPUs differ: with AVX512-BF16 a bf16 step takes half the time of an fp32 one, on an Intel processor without AMX up to
 1.8 times as much. So a short training step is timed in both, once per processor, number of threads and version of
-torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. What differs
-from one moment to the next, as on a busy machine, is not kept.
+torch, and the times are kept in the user's cache folder: all runs of a study on one machine then agree. Times that
+fluctuate, as on a busy machine, are not kept.
 """
 
 import logging
@@ -33,7 +33,7 @@ Seconds = dict[Precision, float]
 _NEEDED_SPEED_UP = 1.2
 _TIMED_STEPS = 3
 _LARGEST_SPREAD = 1.2
-"""Largest ratio between speed-ups that agree."""
+"""Largest ratio between speed-ups that still agree."""
 _VERSION = 2
 """Version of the timed step; a new one needs a new measurement."""
 _ROWS, _LENGTH = 4, 128
@@ -42,19 +42,19 @@ _log = logging.getLogger(__name__)
 
 
 class Turn(NamedTuple):
-    """A step in each dtype, one right after the other."""
+    """Times of a step in each dtype, run back to back."""
 
     wall: Seconds
     cpu: Seconds
-    """CPU time, the mean of the threads, which other processes lengthen little."""
+    """CPU time, averaged over threads; other processes hardly lengthen it."""
 
 
 _for_now = dict[Path, Seconds]()
-"""Measurements of this process on a busy machine, by the path at which they would be kept."""
+"""Measurements of this process on a busy machine, by the path where they would be kept."""
 
 
 def choose_precision(zero_stage: int, *, ranks_per_machine: int) -> tuple[Precision, str]:
-    """The compute dtype, and why, for ranks of this machine, which share its cores unless OMP_NUM_THREADS is set."""
+    """The compute dtype, and why, for this machine's ranks, which share its cores unless OMP_NUM_THREADS is set."""
     if zero_stage == 0:
         return "fp32", "ZeRO stage 0 accumulates gradients in the compute dtype"
     if gpus.has_gpu():
@@ -68,7 +68,7 @@ def threads_of_rank(ranks_per_machine: int) -> int:
 
 
 def timed_speed(threads: int, precision: Precision) -> float | None:
-    """Model FLOPs a second of the timed step on this CPU; None where nothing is kept of it."""
+    """Model FLOP/s of the timed step on this CPU; None if no measurement is kept."""
     seconds = CachedResult("precision", _description(threads, "pretraining")).read()
     pairs = attended_pairs(_model(), AttentionKind.BIDIRECTIONAL, [_LENGTH] * _ROWS)
     flops = training_flops(_model(), tokens=_ROWS * _LENGTH, targets=_ROWS * _LENGTH / 3, attended_pairs=pairs)
@@ -83,7 +83,7 @@ def faster_on_this_cpu(
 ) -> tuple[Precision, str]:
     """bf16 if it is at least 1.2 times as fast as fp32, else fp32; and the reason in words.
 
-    `measure` takes the threads and returns what `time_in_turns` does, by default `time_steps`.
+    `measure` takes the number of threads and returns turns as `time_in_turns` does; by default `time_steps`.
     """
     cached = CachedResult("precision", _description(threads, step))
     seconds, source = _kept_or_measured(cached, partial(measure or time_steps, threads))
@@ -96,14 +96,14 @@ def faster_on_this_cpu(
 
 
 def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]]) -> tuple[Seconds, str]:
-    """Seconds of a step, and where they are from; kept where all turns give one speed-up, by the wall or by the CPU."""
+    """Seconds of a step, and their origin; kept if all turns agree on the speed-up, in wall-clock or in CPU time."""
     if (seconds := _for_now.get(cached.path)) is not None:
         return seconds, _BUSY
     with ExitStack() as stack:
         kept = cached.read()
         if kept is None:
-            # Processes that start together: one measures, alone, and the others read what it found. A cache that cannot
-            # be written costs a second at each start.
+            # Of processes that start together, one measures, undisturbed, and the others read its result. An unwritable
+            # cache costs a second at each start.
             with suppress(OSError):
                 stack.enter_context(locked_file(cached.path.with_suffix(".lock")))
             kept = cached.read()
@@ -122,7 +122,7 @@ def _kept_or_measured(cached: CachedResult, measure: Callable[[], Sequence[Turn]
 
 
 def time_steps(threads: int) -> list[Turn]:
-    """Turns of forward and backward pass of a small encoder in each dtype, on `threads` threads; about a second."""
+    """Turns of a small encoder's forward and backward pass in each dtype, on `threads` threads; about a second."""
     import torch
 
     from toolkit.model.encoder import Encoder
@@ -169,7 +169,7 @@ def time_in_turns(threads: int, step: Callable[[Precision], None]) -> list[Turn]
 
 @contextmanager
 def cpu_threads(number: int | None) -> Iterator[None]:
-    """Set the number of CPU threads inside the block; None leaves it as it is."""
+    """Set the number of CPU threads inside the block; None leaves it unchanged."""
     import torch
 
     before = torch.get_num_threads()
@@ -187,7 +187,7 @@ def _description(threads: int, step: str) -> dict[str, str | int]:
 
 
 def _cpu(path: Path = Path("/proc/cpuinfo")) -> str:
-    """Model of the first processor, with what tells generations apart where a virtual machine hides the name."""
+    """Model of the first processor, with features that tell generations apart if a virtual machine hides the name."""
     wanted = ("vendor_id", "cpu family", "model", "model name")
     found = dict[str, str]()
     if path.is_file():

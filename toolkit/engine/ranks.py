@@ -1,7 +1,7 @@
-"""The ranks of a run: starting and leaving the process group, and the few small exchanges the loop makes.
+"""The ranks of a run: joining and leaving the process group, and the few small exchanges of the training loop.
 
-Host exchanges (counts, hashes, flags, messages) travel over a gloo group of their own, so that on a GPU they neither
-wait for the device nor make it wait, and so that ranks may wait in them for as long as another one has work to do.
+Host exchanges (counts, hashes, flags, messages) use a separate gloo group, so that on a GPU they neither wait for the
+device nor make it wait, and so that ranks may wait in them for as long as another one has work to do.
 """
 
 import atexit
@@ -34,26 +34,26 @@ from toolkit.parallel.topology import ParallelSettings, topology
 _T = TypeVar("_T")
 
 GatherNumbers = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
-"""From a list of n numbers on each rank to all ranks', (world_size, n); collective."""
+"""Gathers n numbers from each rank into (world_size, n) on all ranks; collective."""
 
-# Ranks wait in a host exchange while rank 0, or one machine, works alone: it hashes a checkpoint, packs the rows of a
-# large corpus, writes to a slow disk. That may take any time. A rank that dies meanwhile ends the others through
-# `peers_watched`.
+# Ranks wait in a host exchange while only rank 0, or one machine, works: it hashes a checkpoint, packs the rows of a
+# large corpus, writes to a slow disk. That may take arbitrarily long. If a rank dies meanwhile, `peers_watched` ends
+# the others.
 _HOST_TIMEOUT = timedelta(days=7)
 
 _DATA_PARALLEL = ParallelSettings(tp=1, pp=1)
 
-# Before torch 2.13 it has the other name alone, of which 2.13 warns.
+# Before torch 2.13 only the other name exists, about which 2.13 warns.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def has_joined() -> bool:
-    """Membership of this process in a process group."""
+    """Whether this process is in a process group."""
     return dist.is_initialized()
 
 
 class Ranks:
-    """A process among those of the run; making one is collective if a degree of model parallelism is above 1.
+    """This process among those of the run; construction is collective if a degree of model parallelism is above 1.
 
     `rank` and `world_size` count all processes; `data_rank` and `data_parallel_size` count copies of the model.
     """
@@ -77,10 +77,10 @@ class Ranks:
     def sum_with_flags(
         self, values: Sequence[torch.Tensor], flags: Sequence[bool]
     ) -> tuple[list[float], tuple[bool, ...]]:
-        """Sums of scalars that live on the device, over copies of the model, in fp64; and of each flag whether any rank
-        raises it, in one exchange and with one wait.
+        """Sums of device scalars over copies of the model, in fp64; and for each flag whether any rank raises it. Takes
+        one exchange and one wait.
 
-        Of a copy, the first rank of the last stage is asked: with the head it knows the loss.
+        In each copy, only the values of the first rank of the last stage count: it has the head, and so the loss.
         """
         mine = torch.stack([value.detach().double() for value in values])
         if not self.topology.has_loss:
@@ -92,7 +92,7 @@ class Ranks:
 
     @contextmanager
     def gathering(self) -> Iterator[GatherNumbers]:
-        """An all-gather over a group of its own, for a thread that exchanges while others do; collective."""
+        """An all-gather over a separate group, for a thread that communicates while others do; collective."""
         group = dist.new_group(backend="gloo")
         try:
             yield partial(self._gather_numbers, group)
@@ -105,7 +105,7 @@ class Ranks:
         return received.numpy().reshape(self.world_size, mine.size)
 
     def one_of_each_copy(self, gathered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Lists of one rank of each copy of the model, by data rank, from those of all ranks, (world_size, n)."""
+        """From the lists of all ranks, (world_size, n), those of one rank of each copy of the model, by data rank."""
         by_place = gathered.reshape(self.topology.pp, self.topology.dp, self.topology.tp, -1)
         copies = by_place[0, :, 0]
         others = np.flatnonzero((by_place != copies[:, None]).any(axis=-1))
@@ -120,7 +120,7 @@ class Ranks:
         return received
 
     def gather_on_first(self, mine: _T) -> list[_T]:
-        """Every rank's object, in rank order, on rank 0; none on the others. Collective."""
+        """Every rank's object, in rank order, on rank 0; empty on the others. Collective."""
         received: list[Any] = [None] * self.world_size if self.rank == 0 else []
         dist.gather_object(mine, received or None, dst=0, group=self._host_group)
         return received
@@ -142,18 +142,18 @@ class Ranks:
         return sent.cpu()
 
     def limit_waits(self) -> None:
-        """Let host exchanges fail after torch's half hour: where ranks do not watch one another, one may be gone."""
+        """Let host exchanges fail after torch's half hour: if ranks do not watch one another, one may be gone."""
         _set_pg_timeout(default_pg_timeout, self._host_group)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise the first one's error on every rank if the body fails on any, so that all leave the same way."""
+        """If the body fails on any rank, raise the first such rank's error on every rank, so that all exit alike."""
         error: Exception | None = None
         try:
             yield
         except Exception as raised:
             error = raised
-        # A number first: ten thousand objects are half a second of unpickling, on each rank, and hardly ever an error.
+        # A number first: unpickling ten thousand objects takes half a second on each rank, and errors are rare.
         if self.sum_counts(int(error is not None)) == (0,):
             return
         failed = next(found for found in self.gather(_portable(error, self.rank)) if found is not None)
@@ -163,12 +163,12 @@ class Ranks:
 
 
 def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
-    """Join the process group that the launcher described in the environment; alone where there is no launcher.
+    """Join the process group that the launcher described in the environment; a group of one without a launcher.
 
     The group stays until the process ends, since DeepSpeed keeps references to it; a second call gets the same one.
     """
     if not has_gpu():
-        # Else DeepSpeed warns, on each rank, that it found no accelerator.
+        # Otherwise DeepSpeed warns, on each rank, that it found no accelerator.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
@@ -176,28 +176,28 @@ def join_ranks(parallel: ParallelSettings = _DATA_PARALLEL) -> Ranks:
         return Ranks(parallel)
     check_launcher()
     descriptor_limit()
-    # A rank connects to those it sends to. Without it each gloo group has a socket for each pair of ranks, and two such
-    # groups of 512 ranks are more than the 1,024 files that most systems allow.
+    # A rank connects only to those it sends to. Otherwise each gloo group has a socket for each pair of ranks, and two
+    # such groups of 512 ranks exceed the 1,024 open files that most systems allow.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns of each, on each rank.
+    # DeepSpeed calls collectives by names that torch 2.13 renames, and torch warns about each, on each rank.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-    # Of its extensions a group needs none. DeepSpeed would try the compiler for each of them, and on a CPU compile a
+    # A group needs none of its extensions. DeepSpeed would try the compiler for each of them, and on a CPU compile a
     # shared-memory all-reduce (most of a minute) that only inference uses.
     vars(deepspeed.ops).setdefault("__compatible_ops__", {})
     launched = read_launcher()
     if not launched.is_launched:
-        # What DeepSpeed and torch want to read in a process without a launcher.
+        # Variables that DeepSpeed and torch expect, in a process without a launcher.
         os.environ.update(alone(port=0))
     if has_gpu():
         if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
-            # Micro-batches differ in their targets, and blocks of fixed sizes leave gaps. Read at the first allocation.
+            # Micro-batches differ in their targets, and fixed-size blocks leave gaps. Read at the first allocation.
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         torch.cuda.set_device(launched.local_rank)
-    # Groups made later have torch's timeouts, and not that of the first.
+    # Groups created later have torch's timeouts, not that of the first.
     timeout = timedelta(seconds=timeout_seconds())
     vars(distributed_c10d).update(default_pg_timeout=timeout, default_pg_nccl_timeout=timeout)
     try:
-        # A rank alone needs no port.
+        # A single rank needs no port.
         method, _server = meeting_place(launched), store_on_loopback(launched) if launched.world_size > 1 else None
         deepspeed.init_distributed(dist_backend="nccl" if has_gpu() else "gloo", init_method=method, verbose=False)
     except (OSError, dist.DistNetworkError) as error:
@@ -217,16 +217,16 @@ def leave_ranks() -> None:
 
 @cache
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """A group for host exchanges among the ranks of `world`; made by all of them at once, when first asked for."""
+    """A group for host exchanges among the ranks of `world`; created collectively, on first use."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
-    # Only then: ranks that have yet to connect are not watched, which lazily they do here, and one may fail there.
+    # Long waits only after this: ranks connect lazily, here; until then they are not watched, and one may fail.
     dist.all_reduce(torch.zeros(1), group=group)
     _set_pg_timeout(_HOST_TIMEOUT, group)
     return group
 
 
 def _portable(error: Exception | None, rank: int) -> ToolkitError | OSError | None:
-    """An error that survives the trip to another process: ours and the system's as they are, others as their text."""
+    """An error that can be sent to another process: the toolkit's and the system's unchanged, others as text."""
     if error is None or isinstance(error, ToolkitError | OSError):
         return error
     return ToolkitError(f"rank {rank} failed: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Where ranks meet: on the loopback if all are on this machine, which torch by itself opens to every network."""
+"""Rendezvous of ranks: on the loopback if all are on this machine; by default torch listens on every network."""
 
 import os
 import socket
@@ -18,9 +18,9 @@ _LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
 
 
 def meeting_place(launched: Launched) -> str:
-    """The `init_method` of the process group; the environment then says where torch, gloo and NCCL listen.
+    """The `init_method` of the process group; also sets, in the environment, where torch, gloo and NCCL listen.
 
-    Interfaces that a user named stay.
+    Interfaces that the user has set are kept.
     """
     if launched.is_one_machine:
         os.environ["MASTER_ADDR"] = LOOPBACK
@@ -34,7 +34,7 @@ def _alone(url: str, **options: object) -> Iterator[tuple[Store, int, int]]:
 
 
 def _by_attempt(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """By the environment; torchrun keeps one store for all attempts, with addresses of ranks that have ended."""
+    """From the environment, by attempt: torchrun's one store for all attempts has addresses of ranks that ended."""
     for store, rank, world_size in rendezvous("env://", **options):
         yield PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store), rank, world_size
 
@@ -44,9 +44,9 @@ for name, handler in {"alone": _alone, "attempt": _by_attempt}.items():
 
 
 def store_on_loopback(launched: Launched) -> TCPStore | None:
-    """The store's server, on rank 0 of a run of one machine; None on others, and where torchrun has one.
+    """The store's server, on rank 0 of a single-machine run; None on other ranks, or if torchrun has one.
 
-    A store that torch makes at its port shares it. It stays until `release_store`. An OSError where the port is in use.
+    A store that torch creates at its port shares it, until `release_store`. Raise `OSError` if the port is in use.
     """
     if launched.rank or not launched.is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
@@ -65,7 +65,7 @@ def release_store() -> None:
 
 
 def listener(launched: Launched) -> socket.socket:
-    """A socket for calls of the other ranks, at a port that the system chooses."""
+    """A listening socket for the other ranks, at a port that the system chooses."""
     if launched.is_one_machine:
         return socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
     if socket.has_dualstack_ipv6():

@@ -1,8 +1,8 @@
-"""Canonical checkpoints of an engine: written by all ranks at once, each its share of the parameters by name.
+"""Canonical checkpoints of an engine: written by all ranks at once, each writing its share of the parameters by name.
 
-They are written beside training by threads of our own: the asynchronous engines of DeepSpeed and torch write formats of
-their own (pickles, a planner's metadata) without hashes, and torch's exchanges objects in the background. A thread is
-enough, because hashing and writing release the interpreter lock, and ends with its process, unlike a second process.
+Our own threads write them during training: the asynchronous engines of DeepSpeed and torch write their own formats
+(pickles, a planner's metadata) without hashes, and torch's exchanges objects in the background. A thread is enough,
+because hashing and writing release the interpreter lock, and ends with its process, unlike a second process.
 """
 
 import heapq
@@ -21,17 +21,17 @@ from toolkit.engine.optimizer_state import collect, restore, stage_sizes, whole_
 
 
 class AsyncCheckpoint:
-    """A checkpoint that is written while training continues. It appears whole or not at all.
+    """A checkpoint that is written while training continues. It appears complete or not at all.
 
-    The tensors are copied at once, and a thread of each rank hashes and writes its part. When all have, a thread of
-    rank 0 adds tokenizer and manifest and makes the checkpoint visible. These threads exchange nothing, since their
-    collectives and those of training would meet in another order on each rank: ranks agree in `advance`. A folder that
-    cannot be made is a CheckpointError on every rank.
+    The tensors are copied at once, and a thread on each rank hashes and writes its part. When all have, a thread on
+    rank 0 adds tokenizer and manifest and makes the checkpoint visible. These threads do not communicate, since their
+    collectives and those of training would interleave differently on each rank: ranks agree in `advance`. Raises
+    `CheckpointError` on every rank if the folder cannot be created.
 
     Args:
-        engine: all ranks', between two steps; may train again once this returns. Collective.
-        root: the run's checkpoints folder, seen by all ranks; nothing else is being written there.
-        manifest: where the run stands; its `tensors` and `files` are filled in here.
+        engine: on all ranks, between two steps; may train again once this returns. Collective.
+        root: the run's checkpoints folder, shared by all ranks; nothing else is being written there.
+        manifest: the state of the run; its `tensors` and `files` are filled in here.
     """
 
     def __init__(self, engine: Engine, root: Path, *, manifest: CheckpointManifest, tokenizer_folder: Path) -> None:
@@ -58,13 +58,13 @@ class AsyncCheckpoint:
 
     @property
     def is_writing(self) -> bool:
-        """The thread of this rank is at work; not collective."""
+        """Whether this rank's thread is still working; not collective."""
         return not (self._part if self._finished is None else self._finished).done()
 
     def advance(self) -> bool:
-        """Wait for the threads of all ranks and let the next ones begin; returns whether it is visible. Collective.
+        """Wait for the threads of all ranks and start the next ones; return whether it is visible. Collective.
 
-        If any could not write, a CheckpointError on every rank; earlier checkpoints are untouched.
+        Raise `CheckpointError` on every rank if any could not write; earlier checkpoints are untouched.
         """
         try:
             if self._finished is None:
@@ -86,7 +86,7 @@ class AsyncCheckpoint:
             pass
 
     def abandon(self) -> None:
-        """Give it up, once the thread of this rank has ended; not collective."""
+        """Discard it, once this rank's thread has ended; not collective."""
         self._thread.shutdown()
         if self._ranks.rank == 0:
             abandon(self._folder)
@@ -98,9 +98,9 @@ class AsyncCheckpoint:
 
 
 def _own_part(engine: Engine) -> set[str]:
-    """Names of the parameters that this rank writes: of its stage's, the largest first, each to who has least so far.
+    """Names of the parameters that this rank writes: its stage's, largest first, each go to the least loaded rank.
 
-    By number, one rank could get both the embedding and the head, which are most of a small model.
+    Split by count, one rank could get both the embedding and the head, which are most of a small model.
     """
     topology = engine.ranks.topology
     loads, own = [(0, writer) for writer in range(topology.ranks_per_stage)], set()
@@ -115,9 +115,9 @@ def _own_part(engine: Engine) -> set[str]:
 def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal["keep", "reset"] = "keep") -> None:
     """Restore weights and optimizer into a fresh engine of any layout; collective.
 
-    The ranks of one copy of the model read, and send to those with the same part of the others: ten thousand that read
-    each file would be all that shared storage does for an hour. The moments are restored too, or start at zero. An
-    error is a CheckpointError on every rank: parameters that are not the engine's, or one that a rank could not read.
+    The ranks of one copy of the model read, and send to the ranks with the same part in other copies: ten thousand that
+    read each file would occupy shared storage for an hour. The moments are restored too, or start at zero. Raise
+    `CheckpointError` on every rank if the parameters are not the engine's, or a rank could not read one.
     """
     ranks, own, expected = engine.ranks, engine.named_parameters(), set(engine.parameter_names)
     found = checkpoint.manifest.tensors.keys()
@@ -135,7 +135,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
             return None
         shape, tensors = whole_shape(own[name]), list[torch.Tensor]()
         if ranks.data_rank == 0 and not failures:
-            # Kept to the end, since a rank that failed alone would leave the others in what `restore` exchanges.
+            # Raised at the end, since a rank that failed alone would leave the others in a collective of `restore`.
             try:
                 state = checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
                 assert state.weight.shape == shape, f"{name} has the shape {tuple(state.weight.shape)}"

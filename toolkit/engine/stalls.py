@@ -1,7 +1,7 @@
-"""Where a rank is, and whether it waits too long for others in a collective of a step; another thread of it looks.
+"""Where a rank is, and whether it waits too long for others in a collective of a step; checked from another thread.
 
-A rank that hangs cannot report it, and of those that wait for it torch says only that they timed out; on GPUs it ends
-them silently. So the stacks of the rank's own threads are looked at.
+A rank that hangs cannot report it, and torch says of those that wait for it only that they timed out; on GPUs it ends
+them silently. So the stacks of the rank's own threads are inspected.
 """
 
 import os
@@ -20,12 +20,12 @@ Stack = Sequence[tuple[str, int, str]]
 """File, line and function of each frame, innermost first."""
 
 _SOURCE = f"{Path(__file__).resolve().parents[2]}/"
-# Of what a collective may take: torch's own timeout, which names no rank, comes later.
+# Share of a collective's time limit: torch's own timeout, which names no rank, comes later.
 _SHARE = 0.9
 # Only in these functions: other exchanges may wait for as long as some rank has work to do.
 _IN_STEP = {"train_step", "loss_sum", "_gather_numbers", "measure_speed"}
 _COLLECTIVES = ("/torch/distributed/", "/deepspeed/comm/")
-# The last is torch.cuda's, of a device, a stream or an event: DeepSpeed waits so for collectives of ZeRO.
+# The last is torch.cuda's, of a device, a stream or an event: DeepSpeed uses it to wait for ZeRO's collectives.
 _WAITS_FOR_DEVICE = {"sum_with_flags", "_update", "synchronize"}
 
 
@@ -35,7 +35,7 @@ def timeout_seconds() -> float:
 
 
 def limit_seconds() -> float:
-    """How long a rank waits in a collective of a step before it names the ranks that it is waiting for."""
+    """Seconds that a rank waits in a collective of a step before it names the ranks that it is waiting for."""
     return _SHARE * timeout_seconds()
 
 
@@ -46,7 +46,7 @@ class StallClock:
         self._count, self._since = 0, time.monotonic()
 
     def has_stalled(self) -> bool:
-        """True where this rank has waited for too long; to be asked every second or so."""
+        """Whether this rank has waited too long; call it every second or so."""
         count = 0
         for group in list(distributed_c10d._world.pg_names):
             with suppress(RuntimeError):
@@ -57,18 +57,18 @@ class StallClock:
 
 
 def place_of_rank() -> str:
-    """Where this rank is at work; empty while it waits in a collective of a step."""
+    """Where this rank is working; empty while it waits in a collective of a step."""
     stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items()}
     return place(stacks.pop(threading.main_thread().ident or 0), list(stacks.values()))
 
 
 def place(main: Stack, others: Sequence[Stack]) -> str:
-    """The same, from the stacks of the main thread and of others, one of which may do what that waits for."""
+    """`place_of_rank`, from the stacks of the main thread and of others, one of which may do what it waits for."""
     stack, in_main = main, {name for _, _, name in main}
     if {"steps_ahead", "result"} <= in_main:
         stack = next((other for other in others if any(name == "_agree" for _, _, name in other)), main)
     elif "_engine_run_backward" in in_main:
-        # A GPU's backward pass, and what DeepSpeed does in it, has a thread of torch's.
+        # On a GPU, the backward pass, with DeepSpeed's work in it, runs in a thread of torch.
         stack = next((other for other in others if any("/deepspeed/" in file for file, _, _ in other)), main)
     names = {name for _, _, name in stack}
     is_waiting = names & _WAITS_FOR_DEVICE or any(part in file for file, _, _ in stack for part in _COLLECTIVES)

@@ -1,4 +1,4 @@
-"""A step as an engine takes it, and what it says of it."""
+"""Inputs and results of an engine's step."""
 
 import math
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ class MicroBatch:
     positions_N: torch.Tensor
     labels_N: torch.Tensor
     weights_N: torch.Tensor | None = None
-    """fp32, what each target counts in its objective's mean; None: all alike."""
+    """fp32, weight of each target in its objective's mean; None: equal weights."""
     objective_N: torch.Tensor | None = None
-    """int64, the number of the objective of each target; None: the first's, in a step of one."""
+    """int64, index of each target's objective; None: the first one, in a step with one objective."""
 
     def attended_pairs(self, model: ModelSettings) -> int:
-        """(Query, key) pairs that see each other, over all layers, whatever a kernel computes besides."""
+        """Number of (query, key) pairs that attend to each other, over all layers, whatever else a kernel computes."""
         if isinstance(self.attention, MixedRows):
             causal, bidirectional = self.attention.causal.lengths, self.attention.bidirectional.lengths
             return attended_pairs(model, AttentionKind.CAUSAL, causal) + attended_pairs(
@@ -43,7 +43,7 @@ class MicroBatch:
         return self.weights_N.double().sum()
 
     def weighted(self, scale_P: torch.Tensor) -> "MicroBatch":
-        """The same with each target weighed by the scale of its objective too."""
+        """This micro-batch with each target's weight also multiplied by the scale of its objective."""
         assert self.objective_N is not None
         weights_N = scale_P[self.objective_N]
         return replace(self, weights_N=weights_N if self.weights_N is None else weights_N * self.weights_N)
@@ -53,10 +53,10 @@ class LossTerm(NamedTuple):
     """An objective of a step: its term of the loss is `coefficient` x (sum over its targets / `targets`)."""
 
     targets: float
-    """Over all micro-batches and ranks, each by its weight; may be 0, which gives 0."""
+    """Weighted count of targets over all micro-batches and ranks; may be 0, which gives a term of 0."""
     coefficient: float = 1.0
     largest_mean: float = math.inf
-    """With which the update is applied; not looked at under a pipeline, where it comes first."""
+    """Largest mean with which the update is applied; ignored under a pipeline, where the update comes first."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StepResult:
     means: tuple[float, ...] = ()
     """Exact token mean of each objective."""
     is_applied: bool = True
-    """Weights and moments were updated."""
+    """Whether weights and moments were updated."""
     flags: tuple[bool, ...] = ()
     """For each flag, whether any rank raised it."""
 
@@ -76,7 +76,7 @@ class StepResult:
 class NonFiniteStep(Exception):
     """The loss or the gradient of a step is not finite.
 
-    `micro_batches` are those of this rank with a non-finite loss, possibly none; None if unknown.
+    `micro_batches` are this rank's micro-batches with a non-finite loss, possibly empty; None if unknown.
     """
 
     def __init__(self, what: str, micro_batches: tuple[int, ...] | None) -> None:

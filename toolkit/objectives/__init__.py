@@ -1,7 +1,7 @@
-"""Objectives: what the model is trained to predict. The one package that a plugin imports.
+"""Objectives: what the model is trained to predict. The only package that a plugin imports.
 
-An objective turns token rows into inputs and a list of targets, and names the attention kind; nothing below it knows
-which one is running. `schedule` says which objective trains at which step.
+An objective turns token rows into inputs and a list of targets, and names the attention kind; no layer below it knows
+which one is running. `schedule` determines which objective trains at which step.
 """
 
 from toolkit.core.draws import Draws

@@ -24,7 +24,7 @@ class CausalLanguageModeling:
         """Uses neither argument."""
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
-        """Inputs are the tokens as they are (the same array); see `Objective.build`."""
+        """Inputs are the tokens unchanged (the same array); see `Objective.build`."""
         has_next_BS = np.zeros(tokens_BS.shape, dtype=bool)
         now, following = segments_BS[:, :-1], segments_BS[:, 1:]
         np.equal(now, following, out=has_next_BS[:, :-1])

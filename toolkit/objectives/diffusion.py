@@ -1,6 +1,6 @@
-"""Masked diffusion: MLM at a ratio that each row draws, every target weighed by 1 / ratio.
+"""Masked diffusion: MLM with a mask ratio drawn per row, every target weighted by 1 / ratio.
 
-The weighed cross-entropy bounds the log-likelihood (MDLM, arXiv 2406.07524; LLaDA, arXiv 2502.09992, section 2.1).
+The weighted cross-entropy bounds the log-likelihood (MDLM, arXiv 2406.07524; LLaDA, arXiv 2502.09992, section 2.1).
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ class DiffusionSettings(Settings):
 
 
 class MaskedDiffusion(MaskedLanguageModeling):
-    """Each ordinary token of a row becomes a target independently, with a probability that the row draws."""
+    """Each ordinary token of a row becomes a target independently, with a probability drawn per row."""
 
     name: ClassVar[str] = "diffusion"
     Settings: ClassVar[type[BaseModel]] = DiffusionSettings
@@ -41,7 +41,7 @@ class MaskedDiffusion(MaskedLanguageModeling):
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Draw the ratios and the targets; see `Objective.build`."""
         ratio_B1 = 1 - (1 - self._min_ratio) * draws.uniform_BS("diffusion.ratio")[:, :1]
-        # Below 1, the mask ratio that choices are held against, where the draw is below the ratio of the row.
+        # Below 1, the mask ratio that choices are compared with, if the draw is below the ratio of the row.
         targets = self.hide(tokens_BS, segments_BS, draws.uniform_BS("diffusion.choice") / ratio_B1, draws)
         rows_N = targets.positions_N // max(tokens_BS.shape[1], 1)
         return replace(targets, weights_N=1 / ratio_B1[rows_N, 0])

@@ -1,8 +1,8 @@
 """Mixtures: several objectives in every step of a phase.
 
-Each row of a step belongs to one objective. What is minimised is the sum over objectives of weight x its part of the
-step's rows x its token mean: a mean over all targets would weigh a CLM row 2.5 times an MLM row at 40 %. Phases of one
-objective are the case of one entry, with a share of 1.
+Each row of a step belongs to one objective. The loss is the sum over objectives of weight x fraction of the step's rows
+x token mean: a mean over all targets would weight a CLM row 2.5 times as much as an MLM row at 40 %. A phase of one
+objective is a mixture of one entry, with a share of 1.
 """
 
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ class MixEntry(Settings):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Shares of the first and the last step."""
+        """Shares at the first and the last step."""
         return (self.share, self.share) if isinstance(self.share, float) else (self.share.first, self.share.last)
 
     @property
     def is_ramp(self) -> bool:
-        """True where the share is another one in the course of the phase."""
+        """Whether the share changes during the phase."""
         return len(set(self.ends)) > 1
 
     def share_at(self, progress: float) -> float:
-        """Share at a progress in the phase: 0 at its first step, 1 at its last; there to the last bit as given."""
+        """Share at a progress in the phase: 0 at its first step, 1 at its last; exactly as given at both ends."""
         first, last = self.ends
         return first if not self.is_ramp else first * (1 - progress) + last * progress
 
@@ -57,7 +57,7 @@ def alone(objective: str) -> tuple[MixEntry, ...]:
 
 
 def mixture_complaint(mix: Sequence[MixEntry]) -> str | None:
-    """Reason why entries are no mixture; None where they are one."""
+    """Why the entries are not a mixture; None if they are."""
     names = [entry.objective for entry in mix]
     if not names:
         return "an empty mix. Give it {objective, share} entries"
@@ -75,13 +75,13 @@ def mixture_complaint(mix: Sequence[MixEntry]) -> str | None:
 
 
 def dealt_rows(mix: Sequence[MixEntry], sizes: Sequence[int]) -> IntArray:
-    """Rows of each of P objectives in each of the steps of a phase, which have so many rows: (steps, P).
+    """Rows of each of P objectives in each step of a phase, whose steps have `sizes` rows: (steps, P).
 
-    The sums from the first step on are the sums of the shares, exact, within one row where there are two objectives.
+    Cumulative sums follow those of the exact shares, within one row if there are two objectives.
     """
     firsts, lasts = (_exact([entry.ends[number] for entry in mix]) for number in (0, 1))
     if len(sizes) == 1:
-        # Its progress is 1.
+        # The progress of a single step is 1.
         firsts = lasts
     rises = [(last - first) / max(len(sizes) - 1, 1) for first, last in zip(firsts, lasts, strict=True)]
     unit = np.lcm.reduce([part.denominator for part in (*firsts, *rises)], dtype=object)
@@ -100,22 +100,22 @@ def dealt_rows(mix: Sequence[MixEntry], sizes: Sequence[int]) -> IntArray:
 
 
 def _exact(shares: Sequence[float]) -> list[Fraction]:
-    """Shares as they are written, 0.1 one tenth and not its nearest binary fraction, with a sum of exactly 1."""
+    """Shares as written (0.1 is one tenth, not its nearest binary fraction), normalized to a sum of exactly 1."""
     written = [Fraction(str(share)) for share in shares]
     return [share / sum(written) for share in written]
 
 
 def attention_of(objectives: Sequence[Objective]) -> str:
-    """Attention kind of objectives, or "mixed" where they differ in it."""
+    """Attention kind of the objectives, or "mixed" if they differ."""
     kinds = {objective.attention for objective in objectives}
     return str(kinds.pop()) if len(kinds) == 1 else "mixed"
 
 
 @dataclass(frozen=True)
 class StepMix:
-    """Objectives of one step, and what each counts in its loss."""
+    """Objectives of one step, and their coefficients in its loss."""
 
     names: tuple[str, ...]
     objectives: tuple[Objective, ...]
     coefficients: tuple[float, ...]
-    """Weight x part of the step's rows."""
+    """Weight x fraction of the step's rows."""

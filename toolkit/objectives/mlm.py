@@ -1,6 +1,6 @@
-"""Masked language modeling, where the hidden token stands or at the position before it.
+"""Masked language modeling: a hidden token is predicted at its own position, or at the one before.
 
-`hide` is also how `span` and `diffusion` make targets: they differ in what chooses the tokens.
+`span` and `diffusion` also make targets with `hide`: they differ in how tokens are chosen.
 """
 
 import copy
@@ -53,26 +53,26 @@ class MlmSettings(Settings):
 
     @property
     def targets_per_position(self) -> float:
-        """Expected from the settings; for a ramp, its mean."""
+        """Expected number by the settings; for a ramp, its mean."""
         return self.mask_ratio.mean if isinstance(self.mask_ratio, MaskRatioRamp) else self.mask_ratio
 
 
 class MaskedLanguageModeling:
-    """Each ordinary token, or word of them, becomes a target independently; padding and special tokens never do.
+    """Each ordinary token, or word of such tokens, becomes a target independently; padding and special tokens never do.
 
-    The label is the original token. The input has the mask token, a random ordinary token or the token itself in its
-    place, by the shares in the settings.
+    The label is the original token. In its place, the input has the mask token, a random ordinary token or the token
+    itself, with the shares in the settings.
 
-    Random streams are named after the kind. Their names are part of a run's identity: another gives other masks.
+    Random streams are named after the kind. Their names are part of a run's identity: another name gives other masks.
     """
 
     name: ClassVar[str] = "mlm"
     attention: ClassVar[AttentionKind] = AttentionKind.BIDIRECTIONAL
     Settings: ClassVar[type[BaseModel]] = MlmSettings
     label_offset: ClassVar[int] = 0
-    """Positions from where a token is predicted to where it stands, 0 or 1."""
+    """Distance from the position where a token is predicted to its own, 0 or 1."""
     treats_words_by_token: ClassVar[bool] = True
-    """Each token of a hidden word is masked, replaced or kept on its own, as in BERT's whole word masking."""
+    """Whether each token of a hidden word is masked, replaced or kept on its own, as in BERT's whole word masking."""
 
     def __init__(self, settings: MlmSettings, vocabulary: Vocabulary) -> None:
         """Raises SettingsError if tokens are to be masked and the vocabulary has no mask token."""
@@ -96,7 +96,7 @@ class MaskedLanguageModeling:
         self._ordinary_ids = np.flatnonzero(self._is_ordinary_V)
 
     def at(self, progress: float) -> Self:
-        """The objective at a share of the phase, see `Objective`; evaluation has the end's mask ratio."""
+        """The objective at `progress` in the phase, see `Objective`; evaluation uses the mask ratio of its end."""
         ratio = self._settings.mask_ratio
         if not isinstance(ratio, MaskRatioRamp):
             return self
@@ -109,8 +109,8 @@ class MaskedLanguageModeling:
         return self.hide(tokens_BS, segments_BS, draws.uniform_BS(f"{self.name}.choice"), draws)
 
     def hide(self, tokens_BS: IntArray, segments_BS: IntArray, choice_BS: FloatArray, draws: Draws) -> Targets:
-        """Hide the ordinary tokens whose choice, uniform on [0, 1), is below the mask ratio; what is shown in their
-        place follows it too, so that tokens of one choice are treated alike.
+        """Hide the ordinary tokens whose choice, uniform on [0, 1), is below the mask ratio; the choice also determines
+        what replaces them, so that tokens with the same choice are treated alike.
         """
         if self._words is not None:
             first_BS = self._words.first_BS(tokens_BS, segments_BS)
@@ -119,7 +119,7 @@ class MaskedLanguageModeling:
         is_ordinary_BS = self._is_ordinary_V.take(tokens_BS)
         is_ordinary_BS &= segments_BS != 0
         if self.label_offset:
-            # Nothing stands before the first token of a segment that could predict it.
+            # No position before the first token of a segment could predict it.
             is_ordinary_BS[:, :1] = False
             is_ordinary_BS[:, 1:] &= segments_BS[:, 1:] == segments_BS[:, :-1]
         is_target_BS &= is_ordinary_BS
@@ -150,7 +150,7 @@ class MaskedLanguageModeling:
         return share_N
 
     def _replace(self, inputs_T: IntArray, hidden_N: IntArray, share_N: FloatArray, draws: Draws) -> None:
-        """Write into `inputs_T`. The three treatments lie one after another on [0, 1): mask, random, keep."""
+        """Replace hidden tokens in `inputs_T`. The three treatments divide [0, 1) in this order: mask, random, keep."""
         mask_end = self._settings.mask_fraction
         random_end = mask_end + self._settings.random_fraction
         if mask_end > 0:
@@ -196,12 +196,12 @@ def _add_closest(
     *,
     at_least: int,
 ) -> None:
-    """Make, in segments with fewer targets, those of their ordinary tokens with the smallest draws targets, in place.
+    """In segments with fewer than `at_least` targets, make ordinary tokens with the smallest draws targets, in place.
 
     Drawn targets have the smallest draws of their segment, so they stay.
     """
     num_rows, num_columns = segments_BS.shape
-    # Numbers of the segments over the whole micro-batch; those of padding have no ordinary token.
+    # Segment indices over the whole micro-batch; those of padding have no ordinary token.
     segment_T = (segments_BS + np.arange(num_rows)[:, None] * (num_columns + 1)).reshape(-1)
     num_segments = num_rows * (num_columns + 1)
     has_fewer = np.bincount(segment_T[is_target_BS.reshape(-1)], minlength=num_segments) < at_least

@@ -86,7 +86,7 @@ class PhaseSettings(Settings):
 
     @property
     def entries(self) -> tuple[MixEntry, ...]:
-        """Its mix; that of one objective where it has no other."""
+        """Its mix; one entry if it has a single objective."""
         return alone(self.objective) if self.objective is not None else self.mix or ()
 
     @property
@@ -95,19 +95,19 @@ class PhaseSettings(Settings):
         return "+".join(entry.objective for entry in self.entries)
 
     def renamed(self, names: Mapping[str, str]) -> Self:
-        """The phase with other names of its objectives."""
+        """The phase with its objectives renamed."""
         if self.objective is not None:
             return self.model_copy(update={"objective": names[self.objective]})
         mix = tuple(entry.model_copy(update={"objective": names[entry.objective]}) for entry in self.entries)
         return self.model_copy(update={"mix": mix})
 
     def of_steps(self, steps: int) -> Self:
-        """The phase with another length."""
+        """The phase with a length of `steps`."""
         return self.model_copy(update=dict.fromkeys(_LENGTHS) | {"steps": steps})
 
 
 def _unwritable(value: object) -> str | None:
-    """The first value, in keys of a phase that a scheduler may have made, which is no TOML; None if all are."""
+    """The first value that TOML cannot represent, in phase keys that a scheduler may have made; None if all can be."""
     if isinstance(value, dict | list | tuple):
         parts = value.values() if isinstance(value, dict) else value
         return next((found for part in parts if (found := _unwritable(part)) is not None), None)

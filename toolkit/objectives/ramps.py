@@ -1,4 +1,4 @@
-"""Ramps: what goes from one value to another over each phase, as a function of the progress in it."""
+"""Ramps: values that change from one to another over each phase, as a function of the progress in it."""
 
 import math
 from typing import Literal, Self
@@ -38,18 +38,18 @@ class MaskRatioRamp(Settings):
         return self
 
     def at(self, progress: float) -> float:
-        """The ratio at a share of the phase: 0 at its first step, 1 at its last."""
+        """The ratio at a progress in the phase: 0 at its first step, 1 at its last."""
         if self.shape == "steps":
             assert self.steps is not None
             share = min(math.floor(progress * self.steps), self.steps - 1) / (self.steps - 1)
         else:
             share = progress if self.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
-        # At the ends to the last bit what the settings say.
+        # Exactly the settings' values at both ends.
         return self.start * (1 - share) + self.stop * share
 
     @property
     def mean(self) -> float:
-        """Over a long phase; every shape is symmetric about its middle."""
+        """Mean over a long phase; every shape is symmetric about its middle."""
         return (self.start + self.stop) / 2
 
     def __str__(self) -> str:

@@ -31,10 +31,10 @@ known, get, package_of = KINDS.known, KINDS.get, KINDS.package_of
 
 
 def register(objective_class: ClassT) -> ClassT:
-    """Make a class known under its `name` in this process; usable as a decorator.
+    """Register a class under its `name` in this process; usable as a decorator.
 
     Raises:
-        SettingsError: the class lacks something, or another class already has the name.
+        SettingsError: the class lacks something required, or another class already has the name.
     """
     KINDS.register(objective_class)
     return objective_class
@@ -48,11 +48,11 @@ class DeclaredObjective:
     settings: BaseModel
 
     def build(self, vocabulary: Vocabulary) -> Objective:
-        """Make the objective; raises SettingsError if settings and vocabulary do not fit."""
+        """Make the objective; raise `SettingsError` if settings and vocabulary do not fit."""
         return get(self.kind)(self.settings, vocabulary)
 
     def plain(self) -> dict[str, Any]:
-        """As a run file writes it, every default included; TOML has no value for None."""
+        """The objective as a run file writes it, including all defaults; TOML has no value for None."""
         return {"kind": self.kind, **self.settings.model_dump(mode="json", exclude_none=True)}
 
 
@@ -62,5 +62,5 @@ def declare(name: str, given: Mapping[str, Any]) -> DeclaredObjective:
 
 
 def build(kind: str, settings: Mapping[str, Any], vocabulary: Vocabulary) -> Objective:
-    """Make an objective of a kind from its settings, as run files give them; a SettingsError where they are wrong."""
+    """Make an objective of a kind from settings as in a run file; raise `SettingsError` if they are wrong."""
     return declare(kind, settings).build(vocabulary)

@@ -1,6 +1,6 @@
 """Schedule of objectives: a list of phases, and a pure function of the step.
 
-Lengths are steps, into which epochs are turned before, tokens (positions: a step is global_batch_rows x
+Lengths are steps (epochs are converted to steps beforehand), tokens (positions: a step is global_batch_rows x
 sequence_length of them, rounded up to whole steps) or fractions of the whole budget. Nothing here has state, so no
 resume can land in the wrong phase.
 """
@@ -19,26 +19,26 @@ from toolkit.objectives.phase_settings import PhaseSettings
 
 @dataclass(frozen=True)
 class PhaseRows:
-    """Rows of the steps of a phase: in a batch-size warm-up size after size, and then G."""
+    """Rows per step of a phase: the increasing sizes of a batch-size warm-up, then G."""
 
     full: int
     """G."""
     warmup: tuple[tuple[int, int], ...] = ()
-    """(rows of a step, number of such steps), smaller than G and rising."""
+    """(rows of a step, number of such steps), with rows below G and increasing."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of a step, each size once."""
+        """Rows per step, each size once."""
         return (*(rows for rows, _ in self.warmup), self.full)
 
     @property
     def warmup_ends(self) -> list[int]:
-        """Steps after which a size of the warm-up is over."""
+        """Steps after which each size of the warm-up ends."""
         return list(accumulate(steps for _, steps in self.warmup))
 
     @property
     def warmup_steps(self) -> int:
-        """Steps of fewer rows than G."""
+        """Number of steps with fewer rows than G."""
         return sum(steps for _, steps in self.warmup)
 
     def at(self, step: int) -> int:
@@ -54,7 +54,7 @@ class PhaseRows:
         return read + self.full * step
 
     def steps_for(self, num_rows: int) -> int:
-        """Fewest steps that have at least so many rows."""
+        """Fewest steps that have at least `num_rows` rows."""
         left = num_rows - self.before(self.warmup_steps)
         if left >= 0:
             return self.warmup_steps + math.ceil(left / self.full)
@@ -71,11 +71,11 @@ class Phase:
     stop: int
     rows: PhaseRows
     longer: int | None = None
-    """Steps that it was made for, where a branch left it earlier."""
+    """Steps that it was planned for, if a branch left it earlier."""
 
     @property
     def planned_steps(self) -> int:
-        """Steps over which what changes in its course does so."""
+        """Steps over which values that change during the phase do so."""
         return self.longer or self.stop - self.start
 
     @property
@@ -85,7 +85,7 @@ class Phase:
 
     @property
     def shares(self) -> str:
-        """Its objectives in words, with their shares and weights; the name of one that has neither."""
+        """Its objectives in words, with their shares and weights; only the name of one that has neither."""
         return self.objective if self.mix == alone(self.objective) else " + ".join(str(entry) for entry in self.mix)
 
     @property
@@ -94,7 +94,7 @@ class Phase:
         return tuple(entry.objective for entry in self.mix)
 
     def progress_at(self, step: int) -> float:
-        """Progress of update `step` in the phase: 0 at the first and 1 at the last planned one; 1 where that is one."""
+        """Progress of update `step` in the phase: 0 at the first and 1 at the last planned one; 1 if only one."""
         return (step - self.start) / (self.planned_steps - 1) if self.planned_steps > 1 else 1.0
 
     def mean_share(self, entry: MixEntry, *, stop: int | None = None) -> float:
@@ -109,7 +109,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The phases of a run, one after another without a gap."""
+    """The phases of a run, consecutive and without gaps."""
 
     phases: tuple[Phase, ...]
 
@@ -122,10 +122,10 @@ class Schedule:
         global_batch_rows: int,
         sequence_length: int,
     ) -> "Schedule":
-        """Turn lengths into steps.
+        """Convert lengths to steps.
 
-        `total_steps`, `train.steps`, is the budget that fractions share; otherwise it may be left out. Rows in a step
-        and positions in a row are those of phases that do not say otherwise.
+        `total_steps` (`train.steps`) is the budget that fractions divide; without fractions it may be None. Rows per
+        step and positions per row apply to phases that do not set their own.
         """
         if not phases:
             raise SettingsError("the schedule is empty. Give at least one [[schedule]] with an objective and a length.")
@@ -168,7 +168,7 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Updates up to the end."""
+        """Number of updates in the whole run."""
         return self.phases[-1].stop
 
     def phase_at(self, step: int) -> Phase:
@@ -178,7 +178,7 @@ class Schedule:
 
 
 def _rows_of(phase: PhaseSettings, number: int, full: int, sequence_length: int) -> PhaseRows:
-    """Rows of the steps of a phase; a batch-size warm-up has to lead to the rows of a full step."""
+    """Rows per step of a phase; a batch-size warm-up has to lead to the rows of a full step."""
     first, tokens = phase.batch_warmup_rows, phase.batch_warmup_tokens
     if first is None or tokens is None:
         return PhaseRows(full)

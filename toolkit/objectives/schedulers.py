@@ -1,10 +1,10 @@
-"""Schedulers: what makes the phases of a run from its `[[schedule]]`, before the run starts.
+"""Schedulers: plugins that make the phases of a run from its `[[schedule]]`, before the run starts.
 
-A scheduler is a class of this shape, found by an entry point of the group `toolkit.schedulers` (name = kind, value =
+A scheduler is a class like this, found through an entry point of the group `toolkit.schedulers` (name = kind, value =
 the class):
 
     class Reversed:
-        '''The list from its end.'''
+        '''The list in reverse.'''
 
         name = "reversed"
 
@@ -14,8 +14,8 @@ the class):
         def phases(self, entries, settings, total_steps):
             return entries[::-1]
 
-Only its result is part of the run: run.toml has the phases that it gave, and neither a resumed run nor another machine
-asks it again.
+Only its result is part of the run: run.toml has the phases that it returned, and neither a resumed run nor another
+machine calls it again.
 """
 
 import copy
@@ -42,13 +42,13 @@ class Scheduler(Protocol):
     def phases(
         self, entries: list[PhaseEntry], settings: Any, total_steps: int | None
     ) -> Sequence[PhaseEntry | PhaseSettings]:
-        """The phases of a run, in order; each is what a `[[schedule]]` entry may be.
+        """The phases of a run, in order; each has the form of a `[[schedule]]` entry.
 
         Args:
-            entries: of the run file, at least one, each valid as a phase. Keys that a scheduler does not know belong
-                to the phase and are passed on.
-            settings: of the class `Settings`: the keys of `[scheduler]` without `kind`.
-            total_steps: `train.steps`; None where it is not given.
+            entries: those of the run file, at least one, each valid as a phase. Keys that a scheduler does not know
+                belong to the phase and are passed on.
+            settings: an instance of `Settings`: the keys of `[scheduler]` without `kind`.
+            total_steps: `train.steps`; None if it is not given.
         """
 
 
@@ -74,7 +74,7 @@ class PhasesSettings(Settings):
 
 
 class Phases:
-    """The list as it stands."""
+    """The list unchanged."""
 
     name: ClassVar[str] = "phases"
     Settings: ClassVar[type[PhasesSettings]] = PhasesSettings
@@ -93,7 +93,7 @@ class AlternateSettings(Settings):
 
 
 class Alternate:
-    """The list several times over; a fraction is divided by the cycles, so that all still sum to 1."""
+    """The list repeated; fractions are divided by the number of cycles, so that they still sum to 1."""
 
     name: ClassVar[str] = "alternate"
     Settings: ClassVar[type[AlternateSettings]] = AlternateSettings
@@ -114,7 +114,7 @@ class DeclaredScheduler:
     settings: BaseModel
 
     def phases(self, entries: Sequence[PhaseEntry], total_steps: int | None) -> list[PhaseEntry]:
-        """The phases that it makes, each valid; a SettingsError where it raises, or returns something else."""
+        """The phases that it makes, validated; raise `SettingsError` if it raises, or returns anything else."""
         scheduler_class = KINDS.get(self.kind)
         culprit = f"the scheduler {self.kind!r} ({class_path(scheduler_class)})"
         try:
@@ -137,7 +137,7 @@ def declare(given: Mapping[str, Any]) -> DeclaredScheduler:
 
 
 def are_phases(entries: object) -> TypeGuard[list[PhaseEntry]]:
-    """A list of valid `[[schedule]]` entries, at least one."""
+    """Whether this is a list of valid `[[schedule]]` entries, at least one."""
     try:
         _ENTRIES.validate_python(entries)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""Span masking: MLM that hides neighbouring tokens together (SpanBERT, arXiv 1907.10529, section 3.1)."""
+"""Span masking: MLM that hides neighboring tokens together (SpanBERT, arXiv 1907.10529, section 3.1)."""
 
 import math
 from typing import ClassVar
@@ -21,10 +21,10 @@ class SpanSettings(MlmSettings):
 
 
 class SpanMasking(MaskedLanguageModeling):
-    """Spans of ordinary tokens become targets, a whole span treated alike.
+    """Spans of ordinary tokens become targets; all tokens of a span are treated alike.
 
     Gaps and spans alternate along a row, a renewal process that is stationary from the first column on: each ordinary
-    token is hidden with a probability of exactly the mask ratio. Ends of segments and special tokens cut a span in two.
+    token is hidden with a probability of exactly the mask ratio. Segment ends and special tokens split a span in two.
     """
 
     name: ClassVar[str] = "span"
@@ -39,7 +39,7 @@ class SpanMasking(MaskedLanguageModeling):
         """Probability that a span has at least 1, 2, ... tokens."""
 
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
-        """Lay the spans and hide them; see `Objective.build`."""
+        """Draw the spans and hide them; see `Objective.build`."""
         num_rows, num_columns = tokens_BS.shape
         ratio = np.float32(self._mask_ratio)
         lengths = self._stretches(draws, num_columns)
@@ -53,20 +53,20 @@ class SpanMasking(MaskedLanguageModeling):
         return self.hide(tokens_BS, segments_BS, choice_BS, draws)
 
     def _stretches(self, draws: Draws, num_columns: int) -> IntArray:
-        """Lengths of gap, span, gap, span ... of each row, which fill it: (B, an even number)."""
+        """Alternating lengths of gaps and spans, gap first, that fill each row: (B, an even number)."""
         mean_length = self._length_at_least.sum()
         mean_gap = mean_length * (1 - self._mask_ratio) / self._mask_ratio
         gap_BS, length_BS = draws.uniform_BS("span.gap"), draws.uniform_BS("span.length")
-        # A gap has 0, 1, ... tokens, and is geometric too. Tables of products, since logarithms may differ from machine
-        # to machine in the last bit.
+        # Gap lengths, from 0 on, are geometric too. Tables of products, since logarithms may differ in the last bit
+        # from machine to machine.
         gap_at_least = np.cumprod(np.full(num_columns, mean_gap / (1 + mean_gap)))
         first_gap = 1 - (1 - self._mask_ratio) * np.concatenate([[1.0], gap_at_least])
         rest_below = np.cumsum(self._length_at_least) / mean_length
-        # First as many as nearly every row needs; those past its end change nothing.
+        # First try as many as nearly every row needs; those past the end of a row change nothing.
         for count in (math.ceil(1.3 * num_columns / (mean_length + mean_gap)) + 10, num_columns):
             gaps = np.searchsorted(1 - gap_at_least, gap_BS[:, :count], side="right")
             lengths = 1 + np.searchsorted(1 - self._length_at_least[1:], length_BS[:, :count], side="right")
-            # The first column may lie anywhere in a gap or a span.
+            # The first column may be anywhere in a gap or a span.
             gaps[:, :1] = np.searchsorted(first_gap, gap_BS[:, :1], side="right")
             rest = 1 + np.searchsorted(rest_below[:-1], length_BS[:, :1], side="right")
             lengths[:, :1] = np.where(gaps[:, :1] == 0, rest, lengths[:, :1])

@@ -1,1 +1,1 @@
-"""A corpus on disk: shards of tokens, the manifest that lists them, and reading of both."""
+"""A corpus on disk: shards of tokens, the manifest that lists them, and readers for both."""

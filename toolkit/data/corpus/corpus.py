@@ -23,22 +23,22 @@ Sizes = Literal["check", "trust"]
 
 
 class ShardSource(Protocol):
-    """Place from which the files of a corpus's shards are brought into its folder when they are needed.
+    """Source from which the files of a corpus's shards are fetched into its folder on demand.
 
     Attributes:
-        url: what messages call the corpus.
+        url: name of the corpus in messages.
     """
 
     url: str
 
     def size(self, name: str) -> int:
-        """Size of a file, in bytes; a CorpusError where it does not exist."""
+        """Size of a file, in bytes; raise `CorpusError` if it does not exist."""
 
     def fetch_index(self, name: str, sha256: str) -> None:
-        """Bring the .idx of a shard."""
+        """Fetch the .idx of a shard."""
 
     def open(self, name: str, sha256: str, open_shard: Callable[[], Any]) -> Any:
-        """Result of `open_shard` once the shard's .bin is there; the file may go when it is no longer kept."""
+        """Result of `open_shard` once the shard's .bin is there; the file may be removed once the result is dropped."""
 
 
 class Corpus:
@@ -46,12 +46,12 @@ class Corpus:
 
     Args:
         source: where its shards come from, if they are not all in the folder.
-        sizes: "trust" where another process of this machine looks at the size of every file: ten thousand ranks would
-            keep shared storage busy with that alone. A shard is still compared with the manifest when it is opened.
+        sizes: "trust" if another process of this machine checks the size of every file: ten thousand ranks would keep
+            shared storage busy with that alone. A shard is still compared with the manifest when it is opened.
 
     Attributes:
-        place: what messages call it: the folder, or the URL that it is filled from.
-        shards: the shards, opened when first used; only the last ones used in this process stay open.
+        place: its name in messages: the folder, or the URL that it is fetched from.
+        shards: the shards, opened on first use; only the most recently used ones in this process stay open.
 
     Raises:
         CorpusError: the folder is not a corpus, or a file is missing or has the wrong size; the message names it.
@@ -77,7 +77,7 @@ class Corpus:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tokens of all shards."""
+        """Size of the tokens of all shards, in bytes."""
         return self.num_tokens * np.dtype(self.manifest.dtype).itemsize
 
     @property
@@ -87,7 +87,7 @@ class Corpus:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The tokenizer, as transformers load it."""
+        """Folder of the tokenizer, in the form that transformers loads."""
         return self.path / "tokenizer"
 
     @cached_property
@@ -136,13 +136,13 @@ class Shards(Sequence[Shard]):
         self._itemsize = np.dtype(manifest.dtype).itemsize
 
     def check_sizes(self) -> None:
-        """Check that every file is there and has the size that the manifest says, without opening any."""
+        """Check that every file exists and every .bin has the size in the manifest, without opening any."""
         folder, manifest, source = self._folder, self._manifest, self._source
         with ExitStack() as stack:
             size_of = (
                 partial(_size, folder, stack.enter_context(open_folder(folder))) if source is None else source.size
             )
-            # With tens of thousands of shards, path objects and whole paths would be half of the time.
+            # With tens of thousands of shards, path objects and whole paths would take half of the time.
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
                 size = size_of(f"{name}.bin")
                 size_of(f"{name}.idx")
@@ -154,7 +154,7 @@ class Shards(Sequence[Shard]):
                     )
 
     def index_of(self, number: int) -> ShardIndex:
-        """The index of a shard, whose tokens need not be there."""
+        """The index of a shard; its tokens need not be there."""
         name = self._manifest.table.names[number]
         if self._source is not None:
             self._source.fetch_index(name, self._manifest.table.sha256_idx(number))
@@ -178,7 +178,7 @@ class Shards(Sequence[Shard]):
         return shard
 
     def _open_mapped(self, number: int) -> Shard:
-        """A shard whose .bin is mapped, so that it can be read even when it has been removed."""
+        """A shard with its .bin already mapped, so that it can be read even after the file is removed."""
         self.index_of(number)
         shard = self._open(number)
         _ = shard.tokens

@@ -1,4 +1,4 @@
-"""The files of a corpus: mapped under one limit for this process, looked at by short names, read through by threads."""
+"""Files of a corpus: memory maps under one limit per process, lookups by short names, whole reads by threads."""
 
 import errno
 import mmap
@@ -20,8 +20,8 @@ OnRead = Callable[[int], object]
 
 _Result = TypeVar("_Result")
 
-# Each mapping holds a file descriptor. What there may be of these at most, where the system's hard limit allows it: far
-# below its limit on mappings (65,530).
+# Each mapping holds a file descriptor. Their maximum number, if the system's hard limit allows it: far below its limit
+# on mappings (65,530).
 _MOST_DESCRIPTORS = 1 << 14
 # A shard maps two files, and a process needs descriptors for much else: sockets, devices, pipes.
 _DESCRIPTORS_FOR_EACH = 4
@@ -31,7 +31,7 @@ _MOST_THREADS = 8
 
 
 def kept_open(open_one: Callable[[int], _Result], number: int) -> _Result:
-    """`open_one(number)`, opened when it is first asked for; the last ones used stay open, over all callers."""
+    """`open_one(number)`, called on first use; the most recently used results stay open, over all callers."""
     return cast(_Result, _opened()(open_one, number))
 
 
@@ -50,7 +50,7 @@ def file_size(path: Path) -> int:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """Map a file of a corpus that is not empty."""
+    """Map a nonempty file of a corpus into memory."""
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -73,7 +73,7 @@ def _too_many_open(error: Exception) -> str:
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, for looking at many of its files by short names."""
+    """A descriptor of the folder, to stat many of its files by short names."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -87,21 +87,21 @@ def open_folder(folder: Path) -> Iterator[int]:
 
 
 def read_through(label: str, readers: Sequence[Callable[[OnRead], _Result]], *, num_bytes: int) -> list[_Result]:
-    """Run readers on threads and return their results in order; the first error ends all and is raised.
+    """Run readers on threads and return their results in order; the first error stops all of them and is raised.
 
-    Each reader reports how many bytes it read, of `num_bytes` in all, for a progress bar.
+    Each reader reports how many bytes it read, of `num_bytes` in total, for a progress bar.
     """
     num_read, is_over, lock = 0, False, Lock()
 
     def on_read(count: int) -> None:
         nonlocal num_read
-        # A file may take an hour, and an error or an interruption should not.
+        # Reading a file may take an hour; stopping after an error or an interrupt should not.
         if is_over:
             raise CancelledError
         with lock:
             num_read += count
 
-    # Reading waits and hashing lets other threads run, so one more than cores.
+    # Reading blocks and hashing lets other threads run, so one thread more than cores.
     num_threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)) + 1)
     with progress(label, total=num_bytes / 1e6, unit="MB") as shown, ThreadPoolExecutor(num_threads) as pool:
         futures = [pool.submit(reader, on_read) for reader in readers]

@@ -1,6 +1,6 @@
-"""The manifest of a corpus, `corpus.json`: what is in the folder, and the hash of everything that matters.
+"""The manifest of a corpus, `corpus.json`: contents of the folder, and the hash of everything that matters.
 
-The file is canonical: one way to write it, checked byte for byte when it is read, so any change to it is noticed.
+The file has one canonical form, checked byte for byte when it is read, so any change to it is noticed.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from toolkit.data.corpus.shard_table import Count, Sha256, ShardEntry, ShardTabl
 
 CORPUS_MANIFEST = "corpus.json"
 DROPPED_FILE = "dropped.jsonl"
-"""Side file of a corpus: a line for each document that was left out of it as a near-duplicate or a test text."""
+"""Side file of a corpus: one line per document that was left out of it as a near-duplicate or a test text."""
 
 
 class SpecialIds(Record):
@@ -34,7 +34,7 @@ class SpecialIds(Record):
 
 
 class FrameEntry(Record):
-    """The ids that stand around every document."""
+    """The ids placed around every document."""
 
     front: Annotated[tuple[Count, ...], Field(strict=False)]
     """In front of its text."""
@@ -88,13 +88,13 @@ class TokenizerEntry(Record):
 
 @dataclass
 class SourceEntry:
-    """The account of one source, or of several.
+    """Totals of one source, or of several.
 
     Attributes:
-        documents: rows that became documents, of the corpus or of its holdout.
-        num_bytes: size of the file; 0 where a limit ended the reading in it.
+        documents: number of rows that became documents, of the corpus or of its holdout.
+        num_bytes: size of the file; 0 if a limit ended reading inside it.
         text_bytes: bytes of the documents as UTF-8.
-        skipped: the other rows by reason.
+        skipped: number of other rows, by reason.
     """
 
     documents: Count = 0
@@ -104,7 +104,7 @@ class SourceEntry:
 
 
 class TextEntry(Record):
-    """The text of a corpus, and what its tokens do not say of it."""
+    """The text of a corpus: what its tokens do not show."""
 
     bytes: Count
     """Its size as UTF-8."""
@@ -118,13 +118,13 @@ class TextEntry(Record):
     """The most frequent of these."""
 
     def facts(self, num_tokens: int) -> dict[str, str]:
-        """Its size and, if anything is, what is lost, each by what it is called."""
+        """Size of the text and, if anything is lost, the losses, by label."""
         size = f"{self.bytes / 1e6:,.1f} MB, {self.bytes / max(1, num_tokens):.2f} bytes per token"
         losses = self.losses(num_tokens)
         return {"text": size, **({"lost text": losses} if losses else {})}
 
     def losses(self, num_tokens: int, *, most: float = 0.0) -> str:
-        """The parts of a text that are lost, as a sentence without its end; empty where no share is above `most`."""
+        """The lost parts of the text, as a sentence without its period; empty if no share is above `most`."""
         unknown, lost = self.unknown_tokens / max(1, num_tokens), self.lost_characters / max(1, self.sampled_characters)
         of_tokens = f"{_percent(unknown)} of the tokens are the unknown token"
         of_text = f"{_percent(lost)} of the characters in a sample cannot be read from the tokens ({self.often_lost})"
@@ -136,7 +136,7 @@ def _percent(share: float) -> str:
 
 
 class DroppedEntry(Record):
-    """Documents that were left out as near-duplicates, or for the test texts that they hold."""
+    """Documents that were left out as near-duplicates, or because they contain test texts."""
 
     sha256: Sha256
     """Hash of `dropped.jsonl`."""
@@ -145,12 +145,12 @@ class DroppedEntry(Record):
 
 
 def _as_table(value: Any, check: Callable[[Any], Sequence[ShardEntry]]) -> ShardTable:
-    """A table is taken as it is; anything else is checked entry by entry and becomes one."""
+    """Return a table unchanged; check anything else entry by entry and convert it to one."""
     return value if isinstance(value, ShardTable) else ShardTable(check(value))
 
 
 class CorpusManifest(Record):
-    """Everything `corpus.json` says; `manifest_sha256` is filled in when it is written."""
+    """Content of `corpus.json`; `manifest_sha256` is filled in when it is written."""
 
     documents: Count
     """Number of documents in all shards."""
@@ -190,7 +190,7 @@ class CorpusManifest(Record):
     @model_validator(mode="after")
     def _sums_agree(self) -> Self:
         for what in ("documents", "tokens"):
-            # Numbers of Python, which do not overflow.
+            # Python integers, which do not overflow.
             total, in_shards = getattr(self, what), sum(getattr(self.table, what).tolist())
             if total != in_shards:
                 raise ValueError(f"{what} is {total:,}, but the shards hold {in_shards:,}")
@@ -214,9 +214,9 @@ def write_manifest(folder: Path, manifest: CorpusManifest) -> CorpusManifest:
 
 
 def read_manifest(folder: Path) -> CorpusManifest:
-    """Read and check `corpus.json` in `folder`; a CorpusError where it is missing, damaged, or inconsistent."""
+    """Read and check `corpus.json` in `folder`; raise `CorpusError` if it is missing, damaged, or inconsistent."""
     path, text = folder / CORPUS_MANIFEST, _load(folder)
-    # A view: a copy of the manifest of a large corpus would be the most memory that opening it takes.
+    # A view: copying a large corpus's manifest would dominate the memory needed to open it.
     digest = hashlib.sha256(memoryview(text)[: -len(_hash_line("0" * 64))])
     digest.update(_END)
     if not text.endswith(_hash_line(digest.hexdigest())):
@@ -229,7 +229,7 @@ def read_manifest(folder: Path) -> CorpusManifest:
 
 
 def read_damaged_manifest(folder: Path) -> CorpusManifest | None:
-    """Content of a manifest although its hash is wrong; None where it is missing or makes no sense."""
+    """Content of a manifest even if its hash is wrong; None if it is missing or invalid."""
     try:
         return CorpusManifest.model_validate_json(_load(folder))
     except (CorpusError, ValidationError):
@@ -243,7 +243,7 @@ def _load(folder: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError) as error:
         what = "is not a directory" if folder.exists() else "does not exist"
         what = "has no corpus.json" if folder.is_dir() else what
-        # What is there may be a run, say.
+        # An existing folder may be something else, such as a run.
         place = "DIR" if folder.exists() else quoted(folder)
         raise CorpusError(
             f"no corpus at {folder}: it {what}.{home_hint(folder)} "
@@ -254,7 +254,7 @@ def _load(folder: Path) -> bytes:
 
 
 def _read_canonical(text: bytes) -> CorpusManifest | None:
-    """The manifest, its shards read a few at a time; None if they are not as `write_manifest` writes them."""
+    """The manifest, with its shards read in batches; None if they are not in the form that `write_manifest` writes."""
     start, stop = text.find(_SHARDS_START), text.find(_SHARDS_END)
     if not 0 <= start < stop:
         return None
@@ -265,14 +265,14 @@ def _read_canonical(text: bytes) -> CorpusManifest | None:
         shards = ShardTable(read_entries(text, start + len(_SHARDS_START), stop))
         return CorpusManifest.model_validate({**others, "shards": shards})
     except (ValueError, RecursionError):
-        # Read as a whole it gives a message that names the place.
+        # Parsing it as a whole gives a message that names the location.
         return None
 
 
 _REMEDY = "Copy the corpus again, or rebuild it with `toolkit preprocess --overwrite`."
 
 
-# How the file ends, with and without the hash: the hash is that of the file as it would be without it.
+# Ends of the file, with and without the hash: the hash is that of the file as it would be without it.
 _END = b"\n}\n"
 _SHARDS_START, _SHARDS_END = b'\n "shards": [', b"\n ]"
 

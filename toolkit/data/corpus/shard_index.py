@@ -1,10 +1,10 @@
-"""The index of a shard, a Megatron-LM .idx: how long its sequences are, and which of them make up each document.
+"""The index of a shard, a Megatron-LM .idx: the lengths of its sequences, and the sequences of each document.
 
-    magic, u64 version 1, u8 type of the tokens, u64 number of sequences n, u64 number of boundaries d + 1,
+    magic, u64 version 1, u8 token type, u64 number of sequences n, u64 number of boundaries d + 1,
     n int32 lengths in tokens, n int64 byte positions in the .bin, d + 1 int64 boundaries
 
-Document i is the sequences from boundary i to boundary i + 1. We write one sequence a document; Megatron-LM's
-`--split-sentences` writes one a sentence, and here they are joined again. (The layout is that of
+Document i is made of the sequences from boundary i to boundary i + 1. We write one sequence per document; Megatron-LM's
+`--split-sentences` writes one per sentence, which are joined again here. (The layout is that of
 `megatron/core/datasets/indexed_dataset.py`.)
 """
 
@@ -32,14 +32,14 @@ _IF_WRITTEN_SO = (
 
 
 class Lengths(Protocol):
-    """Numbers of tokens that are read a slice at a time, so that they need not be in memory together."""
+    """Token counts of documents, read one slice at a time, so that they need not all be in memory."""
 
     @property
     def size(self) -> int:
         """Number of documents."""
 
     def __getitem__(self, index: slice, /) -> npt.NDArray[Any]:
-        """Some of them."""
+        """Token counts of a slice of the documents."""
 
 
 class ShardIndex:
@@ -84,7 +84,7 @@ class ShardIndex:
 
     @cached_property
     def boundaries(self) -> npt.NDArray[np.int64]:
-        """Number of the first sequence of each document, and of all sequences, (num_documents + 1,)."""
+        """Index of the first sequence of each document, then the number of sequences, (num_documents + 1,)."""
         return np.frombuffer(self._map, "<i8", self.num_documents + 1, HEADER.size + 12 * self.num_sequences)
 
     @cached_property
@@ -94,11 +94,11 @@ class ShardIndex:
         return self.sequence_lengths if is_plain else _JoinedLengths(self)
 
     def token_offsets(self, documents: slice) -> npt.NDArray[np.int64]:
-        """Token offsets of the starts of these documents and of the end of the last: one more than documents."""
+        """Token offsets of the starts of these documents, then of the end of the last: one more than documents."""
         start, stop, _ = documents.indices(self.num_documents)
         sequences = self.boundaries[start : stop + 1]
         found = np.full(sequences.size, self.num_tokens, np.int64)
-        # A document without any sequence may follow the last one.
+        # Documents without sequences may follow the last sequence.
         is_inside = sequences < self.num_sequences
         found[is_inside] = self.pointers[sequences[is_inside]] // self.dtype.itemsize
         return found
@@ -111,9 +111,9 @@ class ShardIndex:
         return int(self.pointers[-1]) // self.dtype.itemsize + int(self.sequence_lengths[-1])
 
     def check(self) -> int:
-        """Read all of it; returns how many bytes the .bin must have.
+        """Read the whole index; return the number of bytes that the .bin must have.
 
-        Sequences follow one another, and documents take each sequence once; a CorpusError where they do not.
+        Raise `CorpusError` unless the sequences are contiguous and the documents take each sequence once.
         """
         expected = 0
         for start in range(0, self.num_sequences, _BLOCK):
@@ -160,7 +160,7 @@ class ShardIndex:
 
 
 class _JoinedLengths:
-    """Tokens of documents that have any number of sequences each."""
+    """Token counts of documents with any number of sequences each."""
 
     def __init__(self, index: ShardIndex) -> None:
         self._index, self.size = index, index.num_documents

@@ -24,7 +24,7 @@ def _shard_name(name: str) -> str:
 ShardName = Annotated[str, AfterValidator(_shard_name)]
 
 _ENTRIES_AT_ONCE = 1024
-# The text between two entries in the canonical form, and nowhere else: a line end in a string is escaped.
+# The text that separates entries in canonical form, and occurs nowhere else: a line end in a string is escaped.
 _BETWEEN_ENTRIES = re.compile(rb"\n  \},\n  \{\n")
 
 
@@ -33,8 +33,8 @@ class ShardEntry:
     """A pair of .bin and .idx files.
 
     Attributes:
-        name: path without its ending: relative to the corpus folder, or absolute for adopted files.
-        source: its first source, and how many more there are.
+        name: path without suffix: relative to the corpus folder, or absolute for adopted files.
+        source: its first source, and the number of further ones.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ class ShardEntry:
 
 
 class ShardTable(Sequence[ShardEntry]):
-    """Entries in order, held as columns, each (number of shards,); an entry is made when it is asked for."""
+    """Entries in order, stored as columns, each (number of shards,); entry objects are created on demand."""
 
     def __init__(self, entries: Iterable[ShardEntry]) -> None:
         self.names: list[str] = []
@@ -65,7 +65,7 @@ class ShardTable(Sequence[ShardEntry]):
         self._hashes = bytes(hashes)
 
     def sha256_idx(self, number: int) -> str:
-        """`ShardEntry.sha256_idx` of one, without making the entry."""
+        """`ShardEntry.sha256_idx` of one shard, without creating the entry."""
         return self._hashes[64 * number + 32 : 64 * number + 64].hex()
 
     def as_dicts(self) -> list[dict[str, Any]]:
@@ -103,9 +103,9 @@ class ShardTable(Sequence[ShardEntry]):
 
 
 def read_entries(text: bytes, start: int, stop: int) -> Iterator[ShardEntry]:
-    """Read the entries text[start:stop], a few at a time: memory does not grow with their number.
+    """Read the entries in text[start:stop], in batches: memory does not grow with their number.
 
-    A ValueError where one is invalid, or they are not in canonical JSON.
+    Raise `ValueError` if one is invalid, or they are not in canonical JSON.
     """
     ends = [found.start() + len(b"\n  }") for found in _BETWEEN_ENTRIES.finditer(text, start, stop)]
     ends = [*ends[_ENTRIES_AT_ONCE - 1 :: _ENTRIES_AT_ONCE], stop]

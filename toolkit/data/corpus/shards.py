@@ -1,7 +1,7 @@
 """Shards: Megatron-LM's pair of files, written in one pass and read as plain arrays on memory maps.
 
     NAME.bin   the tokens of all documents, one after the other, little-endian uint16 or int32
-    NAME.idx   where each document is; see `toolkit.data.corpus.shard_index`. As written here, each is one sequence
+    NAME.idx   where each document is; see `toolkit.data.corpus.shard_index`. Written here with one sequence each
 
 (The layout is that of `megatron/core/datasets/indexed_dataset.py`.)
 """
@@ -23,12 +23,12 @@ from toolkit.core.files import sync, unfinished
 from toolkit.data.corpus.files import file_size, map_file
 from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex
 
-# Megatron-LM takes 16 bits below this size, a little short of 2^16.
+# Megatron-LM uses 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
-    """The type of the tokens of a vocabulary, as Megatron-LM chooses it."""
+    """Token dtype for a vocabulary size, as Megatron-LM chooses it."""
     return CODES[8] if vocabulary_size < _SMALLEST_WIDE_VOCABULARY else CODES[4]
 
 
@@ -48,10 +48,10 @@ class ShardFiles:
 
 
 class ShardWriter:
-    """Writes one shard. The two files get their names when both are complete, the .bin first.
+    """Writer of one shard. The two files are renamed into place when both are complete, the .bin first.
 
-    Used as a context manager it closes at the end, and removes what it wrote if an error passes through. The path
-    `prefix` is without an ending.
+    As a context manager, it closes at the end of the block, or removes what it wrote if the block raises. `prefix` is
+    the path without suffix.
     """
 
     def __init__(self, prefix: Path, *, dtype: npt.DTypeLike) -> None:
@@ -82,7 +82,7 @@ class ShardWriter:
         self._tokens += flat_tokens.size
 
     def close(self) -> ShardFiles:
-        """Write the index, force both files to disk and give them their names."""
+        """Write the index, sync both files to disk and rename them into place."""
         lengths = np.concatenate([np.empty(0, "<i4"), *self._lengths])
         pointers = np.zeros(lengths.size, "<i8")
         np.cumsum(lengths[:-1].astype(np.int64) * self._dtype.itemsize, out=pointers[1:])
@@ -102,7 +102,7 @@ class ShardWriter:
                 _sync_and_close(file)
             unfinished(self._bin).replace(self._bin)
             unfinished(self._idx).replace(self._idx)
-            # Before a manifest names the shard: a rename is on the disk only with its folder.
+            # Before a manifest names the shard: a rename is on disk only once its folder is synced.
             sync(self._idx.parent)
         except OSError as error:
             self.abort()
@@ -127,10 +127,10 @@ class ShardWriter:
 
 
 class Shard:
-    """Read access to one shard: plain arrays on memory maps, opened when first asked for.
+    """Read access to one shard: plain arrays on memory maps, opened on first use.
 
-    Opening reads the header and the sizes of the files. The index is read through, in bounded memory, when the
-    lengths or offsets are first used. `prefix` is the path of the shard without its ending.
+    Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when the lengths
+    or offsets are first used. `prefix` is the path of the shard without suffix.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -148,12 +148,12 @@ class Shard:
     @cached_property
     def tokens(self) -> npt.NDArray[np.integer]:
         """All tokens, (num_tokens,)."""
-        # A plain array: the memmap subclass makes every slice several times dearer.
+        # A plain array: the memmap subclass makes every slice several times slower.
         return np.frombuffer(map_file(self._bin), self.dtype) if self.num_tokens else np.empty(0, self.dtype)
 
     @cached_property
     def lengths(self) -> Lengths:
-        """Number of tokens of each document, (num_documents,); to be read a slice at a time."""
+        """Number of tokens of each document, (num_documents,); read it one slice at a time."""
         return self._checked_index.lengths
 
     @cached_property

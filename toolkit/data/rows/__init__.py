@@ -1,1 +1,1 @@
-"""From the documents of a corpus to rows of S tokens with segment ids."""
+"""Rows of S tokens with segment ids, made from the documents of a corpus."""

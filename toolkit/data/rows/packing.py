@@ -1,10 +1,10 @@
 """Pieces of documents, and best-fit packing of pieces into rows.
 
-Packing is best-fit decreasing: the longest piece first, each into the row with the least space that still takes it
-(Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3). Rows wait in buckets by the space they
-have left, and all pieces of one length are dealt to all rows of one bucket in a single array operation, as in packing
-by histogram (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", section 3.2). The cost hence
-grows with the number of different lengths rather than with the number of pieces.
+Packing is best-fit decreasing: the longest piece first, each into the row with the least space that still fits it
+(Ding et al. 2024, "Fewer Truncations Improve Language Modeling", section 3). Rows are kept in buckets by remaining
+space, and all pieces of one length are assigned to all rows of one bucket in a single array operation, as in histogram
+packing (Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination", section 3.2). The cost therefore
+grows with the number of distinct lengths, not with the number of pieces.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _DOCUMENTS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Pieces:
-    """Runs of tokens of one shard: position of the first token and number of tokens, P of each."""
+    """Spans of tokens of one shard: position of the first token and number of tokens, (P,) each."""
 
     firsts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
@@ -35,7 +35,7 @@ class PackedRows:
 
 
 def count_pieces(lengths: Lengths, *, sequence_length: int, min_length: int) -> int:
-    """Number of pieces that documents of these lengths give."""
+    """Number of pieces that documents of these lengths are cut into."""
     total = 0
     for start in range(0, lengths.size, _DOCUMENTS_AT_ONCE):
         some = lengths[start : start + _DOCUMENTS_AT_ONCE]
@@ -44,9 +44,9 @@ def count_pieces(lengths: Lengths, *, sequence_length: int, min_length: int) -> 
 
 
 def iterate_pieces(lengths: Lengths, *, sequence_length: int, min_length: int, block: int) -> Iterator[Pieces]:
-    """Cut documents that follow one another into pieces, `block` at a time (fewer in the last block).
+    """Cut consecutive documents into pieces, `block` at a time (fewer in the last block).
 
-    A document gives pieces of `sequence_length` and what is left; what is shorter than `min_length` is dropped.
+    A document gives pieces of `sequence_length` and a remainder, which is dropped if shorter than `min_length`.
     Needs memory for `block` pieces and a fixed number of documents, whatever their sizes.
     """
     waiting: list[Pieces] = []
@@ -77,7 +77,7 @@ def iterate_pieces(lengths: Lengths, *, sequence_length: int, min_length: int, b
 def pack(pieces: Pieces, *, sequence_length: int) -> PackedRows:
     """Pack pieces into rows of `sequence_length` by best fit. Deterministic; no piece is lost or split.
 
-    Rows come in the order of their longest pieces in the text, so the first rows are no different from the rest.
+    Rows are in the order in which their longest pieces occur in the text, so the first rows are like the rest.
     """
     rows, openers = _best_fit(pieces.lengths, sequence_length)
     rank = np.empty_like(openers)
@@ -134,14 +134,14 @@ def _best_fit(
 
 
 class _Buckets:
-    """Rows by the space they have left."""
+    """Rows by remaining space."""
 
     def __init__(self, sequence_length: int) -> None:
         self._rows: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(sequence_length + 1)]
         self._occupied = bytearray(sequence_length + 1)  # searched by one call in C
 
     def least_at_least(self, length: int) -> int | None:
-        """The smallest space that takes a piece of `length`."""
+        """The smallest remaining space that fits a piece of `length`."""
         left = self._occupied.find(1, length)
         return None if left < 0 else left
 
@@ -157,9 +157,9 @@ class _Buckets:
 
 
 def _deal(dealt: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], space: _Buckets, *, left: int, length: int) -> int:
-    """Fill `rows`, which have `left` each, with pieces of `length`; returns how many pieces were placed.
+    """Fill `rows`, which have space `left` each, with pieces of `length`; return the number of pieces placed.
 
-    Best fit fills one row before it turns to the next: a row that took a piece has the least space of all.
+    Best fit fills one row before it moves to the next: a row that just took a piece has the least space of all.
     """
     fits = left // length
     num_full = min(rows.size, dealt.size // fits)

@@ -1,12 +1,12 @@
-"""The packing plan of one shard: a file that says which pieces of documents make up each row.
+"""The packing plan of one shard: a file that lists the pieces of documents in each row.
 
-    header       what it is a plan of, its sizes, a hash of the rest and a hash of itself
+    header       its key, its sizes, a hash of the rest and a hash of itself
     firsts       int64 (P,): position of each piece's first token in the shard, rows one after the other
     lengths      int32 (P,): number of tokens of each piece
     row_starts   int64 (R + 1,): row r has the pieces row_starts[r] .. row_starts[r + 1] - 1
 
-All little-endian. It is written in one pass over the index of the shard, in memory that does not grow with the shard,
-and read through memory maps.
+All little-endian. It is written from the index of the shard, in memory that does not grow with the shard, and read
+through memory maps.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from toolkit.data.corpus.shard_index import Lengths
 from toolkit.data.rows.packing import count_pieces, iterate_pieces, pack
 
 ALGORITHM_VERSION = 1
-"""Raised whenever the same documents would be packed differently, so that old plans are not taken for new ones."""
+"""Incremented whenever the same documents would be packed differently, so old plans are not mistaken for new ones."""
 
 _Number = TypeVar("_Number", int, npt.NDArray[np.int64])
 
@@ -33,7 +33,7 @@ _MAGIC = b"ETKPLAN\x00"
 _FIELDS = struct.Struct("<8s6Q32s32s")
 _HEADER_BYTES = _FIELDS.size + 16
 _BODY_DIGEST_BYTES = 32
-# Pieces packed together: enough that half-empty last rows do not count, few enough to fit in 50 MB.
+# Pieces packed together: enough that half-empty last rows do not matter, few enough to fit in 50 MB.
 _MOST_PIECES_AT_ONCE = 1 << 18
 
 
@@ -54,7 +54,7 @@ class PlanKey:
 
 @dataclass(frozen=True)
 class PlanSizes:
-    """Sizes that the header gives: number of rows, pieces and tokens in them."""
+    """Sizes from the header: numbers of rows, of their pieces and of their tokens."""
 
     num_rows: int
     num_pieces: int
@@ -62,7 +62,7 @@ class PlanSizes:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file, in bytes."""
         return plan_bytes(self.num_rows, self.num_pieces)
 
 
@@ -76,12 +76,12 @@ class PackingPlan:
 
 
 def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
-    """Size of the file of a plan, or of each of many."""
+    """Size of a plan's file in bytes, or of each of many."""
     return _starts_offset(num_pieces) + 8 * (num_rows + 1)
 
 
 def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSizes:
-    """Pack the documents of a shard and write the plan to `path`, atomically; an OSError leaves nothing behind."""
+    """Pack the documents of a shard and write the plan to `path`, atomically; an OSError leaves no file behind."""
     with atomic_file(path) as file:
         sizes = _write_body(file, key, document_lengths)
         file.seek(_HEADER_BYTES)
@@ -92,22 +92,22 @@ def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSi
 
 
 def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> PlanSizes | None:
-    """The sizes in the header; None if there is no such plan, it is of something else, or not as long as it says.
+    """The sizes in the header; None if the plan is absent, has another key, or has the wrong length.
 
-    The path is relative to `folder`, the descriptor of an open one, where that is given.
+    `path` is relative to `folder`, the descriptor of an open folder, if that is given.
     """
     opened = _read_header(path, key, folder)
     return opened[0] if opened else None
 
 
 def is_intact(path: Path, key: PlanKey) -> bool:
-    """A plan that is there and whose content has the hash that the header names; reads it through once."""
+    """Whether the plan exists and its content has the hash in its header; reads all of it once."""
     opened = _read_header(path, key, None)
     return opened is not None and _body_digest(path) == opened[1]
 
 
 def is_whole(path: Path) -> bool:
-    """A plan whose content has the hash that its own header names, whatever it is a plan of; reads it through once."""
+    """Whether a plan's content has the hash in its own header, whatever its key; reads all of it once."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     fields = _checked_fields(header)
@@ -115,7 +115,7 @@ def is_whole(path: Path) -> bool:
 
 
 def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
-    """Map a plan that is intact."""
+    """Map an intact plan into memory."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), sizes.num_bytes, access=mmap.ACCESS_READ)
     return PackingPlan(
@@ -164,7 +164,7 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> Plan
 
 def _read_header(path: str | Path, key: PlanKey, folder: int | None) -> tuple[PlanSizes, bytes] | None:
     try:
-        # Bare calls: a large corpus has tens of thousands of plans, and all of their headers are read at the start.
+        # Bare system calls: a large corpus has tens of thousands of plans, and all headers are read at the start.
         descriptor = os.open(path, os.O_RDONLY, dir_fd=folder)
     except OSError:
         return None
@@ -183,7 +183,7 @@ def _read_header(path: str | Path, key: PlanKey, folder: int | None) -> tuple[Pl
 
 
 def _checked_fields(header: bytes) -> bytes | None:
-    """The fields of a header; None if it is cut off or damaged."""
+    """The fields of a header; None if it is truncated or damaged."""
     fields = header[: _FIELDS.size]
     return fields if header[_FIELDS.size :] == _header_digest(fields) else None
 

@@ -1,7 +1,7 @@
-"""Places of packing plans: beside their shard, or in a cache folder where the corpus cannot be written.
+"""Storage of packing plans: next to their shard, or in a cache folder if the corpus cannot be written.
 
-A plan is made once, by the first process that needs it, under a file lock; it appears by a rename, so a reader
-sees a whole plan or none. A damaged one is rebuilt, with equal bytes.
+A plan is built once, by the first process that needs it, under a file lock; it is renamed into place, so a reader
+sees a complete plan or none. A damaged one is rebuilt, with identical bytes.
 """
 
 import os
@@ -32,16 +32,16 @@ from toolkit.data.rows.plan import (
 )
 from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 
-# Below, the headers of all plans are read as fast.
+# With fewer shards, reading the headers of all plans is as fast.
 _FEWEST_SHARDS_SUMMARISED = 100
-# Fewer are packed before anybody wonders.
+# Fewer are packed before anyone misses a progress bar.
 _FEWEST_SHARDS_SHOWN = 10
 
 
 class PlanStore:
-    """The packing plans of a corpus; what is missing is made when the store is opened.
+    """The packing plans of a corpus; missing ones are built when the store is opened.
 
-    Pieces shorter than `min_length` are dropped. Plans that cannot be beside their shards are in `cache_folder`, by
+    Pieces shorter than `min_length` are dropped. Plans that cannot be next to their shards are in `cache_folder`, by
     default below `$XDG_CACHE_HOME`.
     """
 
@@ -51,17 +51,17 @@ class PlanStore:
         self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
         self._cache_folder = cache_folder or files.cache_folder()
         self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
-        self._intact: dict[int, Path] = {}  # plans are read through once, not each time they are mapped again
+        self._intact: dict[int, Path] = {}  # plans are verified once, not each time they are mapped again
         self.table = self._summarised() or self._gathered()
 
     def plan(self, number: int) -> PackingPlan:
-        """The plan of the shard with this number; checked when first used, and rebuilt if it is damaged."""
+        """The plan of shard `number`; checked on first use, and rebuilt if it is damaged."""
         return kept_open(self._map, number)
 
     def _summarised(self) -> PlanTable | None:
-        """Sizes from a summary, if there is one, after making the plans that are missing.
+        """Sizes from a summary, if there is one, after building the missing plans.
 
-        Where sizes are trusted, a missing plan is made when it is first used.
+        If sizes are trusted, a missing plan is built on first use.
         """
         table = next((found for path in self._summaries() if (found := read_summary(path, self._summary_key))), None)
         if table is None:
@@ -72,7 +72,7 @@ class PlanStore:
         return table if made == [table.sizes(number) for number in missing] else None
 
     def _missing(self, plan_sizes: npt.NDArray[np.int64]) -> list[int]:
-        """The shards that have no plan of that size, neither beside them nor in the cache."""
+        """The shards without a plan of that size, neither next to them nor in the cache."""
         missing, names = [], self._corpus.manifest.table.names
         with open_folder(self._corpus.path) as descriptor:
             for number, (name, num_bytes) in enumerate(zip(names, plan_sizes.tolist(), strict=True)):
@@ -84,13 +84,13 @@ class PlanStore:
         return missing
 
     def _gathered(self) -> PlanTable:
-        """Sizes from the plans themselves; leaves a summary where that will save time."""
+        """Sizes from the plans themselves; writes a summary if that will save time."""
         with open_folder(self._corpus.path) as descriptor:
             found = [self._find(number, descriptor) for number in range(len(self._corpus.shards))]
         made = iter(self._make_all([number for number, sizes in enumerate(found) if sizes is None]))
         table = PlanTable.of([sizes or next(made) for sizes in found])
         for path in self._summaries() if len(found) >= _FEWEST_SHARDS_SUMMARISED else ():
-            # Only a copy: a run continues without it where there is no place to write it to.
+            # Only a copy: a run continues without it if it cannot be written.
             with suppress(OSError), locked_file(path.with_name(".plans.lock")):
                 write_summary(path, self._summary_key, table)
                 break
@@ -131,7 +131,7 @@ class PlanStore:
         if len(numbers) < _FEWEST_SHARDS_SHOWN:
             return [self._make(number) for number in numbers]
         made = []
-        # On which machine: where the corpus cannot be written, each one of a run has plans of its own.
+        # Name the machine: if the corpus cannot be written, each machine of a run has plans of its own.
         label = f"Packing rows of {self._corpus.place} on {socket.gethostname()}"
         with progress(label, total=len(numbers), unit="shards") as shown:
             for number in numbers:
@@ -144,7 +144,7 @@ class PlanStore:
         for path in self._places(number):
             try:
                 with locked_file(path.with_name(".plans.lock")):
-                    # Another process may have made it while this one waited.
+                    # Another process may have built it while this one waited.
                     found = read_sizes(path, key) if is_intact(path, key) else None
                     return found or write_plan(path, key, document_lengths=self._checked_lengths(number))
             except OSError as error:
@@ -177,7 +177,7 @@ class PlanStore:
 
 
 def _size(path: str | Path, descriptor: int) -> int | None:
-    """Size of a file in the open folder, None where there is none."""
+    """Size of a file in the open folder; None if absent."""
     try:
         return os.stat(path, dir_fd=descriptor).st_size
     except OSError:

@@ -1,9 +1,9 @@
-"""A file that says how many rows, pieces and tokens the packing plan of every shard has.
+"""Summary of packing plans: a file with the numbers of rows, pieces and tokens of every shard's plan.
 
-Without it, opening a corpus of tens of thousands of shards reads the header of every plan. It is a copy of what the
-plans say: rebuilt whenever it is missing, of another manifest or damaged.
+Without it, opening a corpus of tens of thousands of shards reads the header of every plan. It only copies data of the
+plans: it is rebuilt whenever it is missing, damaged or of another manifest.
 
-    header   what it is a summary of: magic, version of the packing, S, min_length, shards N, hash of the manifest
+    header   its key: magic, version of the packing, S, min_length, shards N, hash of the manifest
     body     int64 (3, N): rows, pieces and tokens of each plan
     digest   BLAKE2b of 32 bytes over both
 """
@@ -44,7 +44,7 @@ class SummaryKey:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the summary's file."""
+        """Size of the summary's file, in bytes."""
         return _FIELDS.size + 3 * 8 * self.num_shards + _DIGEST_BYTES
 
     @property
@@ -64,7 +64,7 @@ class PlanTable:
 
     @classmethod
     def of(cls, sizes: Sequence[PlanSizes]) -> Self:
-        """Make the summary from the sizes of each plan."""
+        """The table for the sizes of each plan."""
         return cls(*np.array([astuple(one) for one in sizes], np.int64).reshape(-1, 3).T)
 
     def sizes(self, number: int) -> PlanSizes:
@@ -73,13 +73,13 @@ class PlanTable:
 
 
 def write_summary(path: Path, key: SummaryKey, table: PlanTable) -> None:
-    """Write a summary to `path`, atomically; an OSError leaves nothing behind."""
+    """Write a summary to `path`, atomically; an OSError leaves no file behind."""
     content = key.header + np.stack([table.num_rows, table.num_pieces, table.num_tokens]).astype("<i8").tobytes()
     atomic_write(path, content + _digest(content))
 
 
 def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
-    """The summary; None if there is none, it is of something else, or it is damaged."""
+    """The summary; None if it is absent, has another key, or is damaged."""
     try:
         with path.open("rb") as file:
             content = file.read(key.num_bytes + 1)
@@ -92,7 +92,7 @@ def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
 
 
 def is_summary_whole(path: Path) -> bool:
-    """A summary that is as long as it says and ends with the digest of its content, whatever it is a summary of."""
+    """Whether a summary has the length in its header and ends with the digest of its content, whatever its key."""
     with path.open("rb") as file:
         header = file.read(_FIELDS.size)
         if len(header) < _FIELDS.size:

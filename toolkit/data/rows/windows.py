@@ -1,8 +1,8 @@
-"""Three ways to make rows of S tokens with segment ids; nothing is held in memory but numbers of rows per shard.
+"""Three ways to make rows of S tokens with segment ids; only the numbers of rows per shard are kept in memory.
 
 `documents`: pieces of documents packed by best fit, each a segment. `random-cut`: the token stream of a shard in rows
-of S, each cut once more at a uniform random point, two segments. `blocks`: rows of S, one segment. The last two leave
-out the tokens after the last whole row of a shard. A row never crosses a shard.
+of S, each cut at a uniform random point into two segments. `blocks`: rows of S, one segment. The last two leave out
+the tokens after the last full row of a shard. A row never spans two shards.
 """
 
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ class TokenRows:
 
 
 class Rows(Protocol):
-    """The rows of a corpus, numbered from 0; `num_rows` and `num_tokens` (without padding) are those of an epoch.
+    """The rows of a corpus, numbered from 0; `num_rows` and `num_tokens` (without padding) are per epoch.
 
-    `fill` is the share of the positions of an epoch that hold a token.
+    `fill` is the share of an epoch's positions that are not padding.
     """
 
     num_rows: int
@@ -51,15 +51,15 @@ class Rows(Protocol):
 
 
 def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder: Path | None = None) -> Rows:
-    """Open the rows of a corpus as `settings.windows` says; `documents` makes the packing plan where there is none.
+    """Open the rows of a corpus as `settings.windows` says; `documents` builds missing packing plans.
 
     Args:
         seed: the run's seed; decides where `random-cut` cuts.
         cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
     Raises:
-        NoRowError: the corpus has not one row.
-        CorpusError: it is damaged, or there is no place to write a packing plan to.
+        NoRowError: the corpus does not have a single row.
+        CorpusError: it is damaged, or a packing plan cannot be written anywhere.
     """
     length = settings.sequence_length
     rows: Rows
@@ -87,7 +87,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
 
 
 def tokens_left_out(corpus: Corpus, rows: Rows, settings: DataSettings) -> str | None:
-    """Number of tokens of a corpus that no row has, and the setting that drops them; None where it is 1 % or less."""
+    """Message on how many tokens of a corpus are in no row, and the setting that drops them; None if 1 % or less."""
     kept, total = rows.num_tokens, corpus.num_tokens
     if kept >= _SHARE_NOT_WORTH_SAYING * total:
         return None
@@ -161,7 +161,7 @@ class DocumentRows:
 
     def read(self, rows_B: Numbers, epochs_B: Numbers) -> TokenRows:
         """The rows with these numbers."""
-        # Python touches each piece once, as a slice; two calls over the whole batch move the numbers.
+        # Python touches each piece once, as a slice; two array calls over the whole batch copy the data.
         parts, lengths, segments = [], [], []
         located = self._table.locate(rows_B)
         for shard, row in located:
@@ -182,7 +182,7 @@ class DocumentRows:
 
 
 def _check_ids(tokens_BS: npt.NDArray[np.int32], located: list[tuple[int, int]], *, corpus: Corpus) -> None:
-    """Refuse ids outside the vocabulary, which would crash deep inside a model. Costs under 1 % of reading."""
+    """Raise `CorpusError` for out-of-vocabulary ids: they would crash deep inside a model. Costs < 1 % of reading."""
     size = corpus.vocabulary.size
     ids_BS = tokens_BS.view(np.uint32)  # negative ids become large ones
     if ids_BS.size == 0 or ids_BS.max() < size:
@@ -203,7 +203,7 @@ class _RowTable:
         self.num_rows = int(self._ends[-1]) if self._ends.size else 0
 
     def locate(self, rows_B: Numbers) -> list[tuple[int, int]]:
-        """(Number of the shard, row in that shard) for each row."""
+        """(Index of the shard, row in that shard) for each row."""
         assert rows_B.size == 0 or 0 <= rows_B.min() <= rows_B.max() < self.num_rows, "no such row"
         shards_B = np.searchsorted(self._ends, rows_B, side="right")
         return list(zip(shards_B.tolist(), (rows_B - self._starts[shards_B]).tolist(), strict=True))
