@@ -25,7 +25,7 @@ class ToolkitError(Exception):
 
     @property
     def is_of_another_rank(self) -> bool:
-        """Whether all ranks raise it but it occurred on another one, which has the cause to show."""
+        """True if all ranks raise it but it occurred on another one, which has the cause to show."""
         return self.is_agreed and self.__cause__ is None
 
 
@@ -97,5 +97,5 @@ class LossSpikeError(ToolkitError):
 
 
 def is_out_of_room(error: BaseException) -> bool:
-    """Whether the disk is full, or a quota or the file size limit is reached."""
+    """True if the disk is full, or a quota or the file size limit is reached."""
     return isinstance(error, OSError) and error.errno in _NO_ROOM

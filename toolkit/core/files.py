@@ -126,7 +126,7 @@ def hash_folder(folder: Path) -> dict[str, str]:
 
 
 def is_inner_name(name: str) -> bool:
-    """Whether a manifest may give this name to a file in its folder: printable, relative, parts separated by `/`, none
+    """True if a manifest may give this name to a file in its folder: printable, relative, parts separated by `/`, none
     of them empty, `.` or `..`.
     """
     return name.isprintable() and {"", ".", ".."}.isdisjoint(name.split("/"))

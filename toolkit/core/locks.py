@@ -70,7 +70,7 @@ def locked_folder(
 
 
 def has_flock(path: Path) -> bool:
-    """Whether the file system of `path` has locks that the system releases when their process ends."""
+    """True if the file system of `path` has locks that the system releases when their process ends."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -80,7 +80,7 @@ def has_flock(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock `path`, without waiting for it or creating it. False if it cannot be read."""
+    """True if a process holds the lock `path`, without waiting for it or creating it. False if it cannot be read."""
     try:
         with path.open("rb") as file:
             # Shared, and released at once: a process that wants the lock in the meantime tries again.

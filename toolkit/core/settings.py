@@ -199,7 +199,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_quoted(value: Any, types: set[str]) -> bool:
-    """Whether a string would be valid without its quotes, judging by the types of pydantic's findings about it."""
+    """True if a string would be valid without its quotes, judging by the types of pydantic's findings about it."""
     if not isinstance(value, str):
         return False
     if "bool_type" in types:

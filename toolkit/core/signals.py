@@ -67,7 +67,7 @@ def ended_by_stop_signals(message: str) -> Iterator[None]:
 
 
 class StopSignals:
-    """Whether a stop signal arrived inside the `with` block; the previous handlers are restored after it."""
+    """True if a stop signal arrived inside the `with` block; the previous handlers are restored after it."""
 
     def __init__(self) -> None:
         self._is_signalled, self._kept = False, ExitStack()
@@ -86,7 +86,7 @@ class StopSignals:
         self._kept.close()
 
     def __call__(self) -> bool:
-        """Whether a stop was requested."""
+        """True if a stop was requested."""
         return self._is_signalled
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -235,7 +235,7 @@ def _self_checked_file(path: Path, is_intact: Callable[[Path], bool], fault: str
 
 
 def _is_plan(name: str, shards: dict[str, str]) -> bool:
-    """Whether this is the name of a plan of one of these shards with its current index."""
+    """True if this is the name of a plan of one of these shards with its current index."""
     found = _PLAN.fullmatch(name)
     return found is not None and shards.get(found["shard"], "")[:16] == found["sha256_idx"]
 

@@ -33,7 +33,7 @@ _BF16_TFLOPS = {
 
 
 def has_gpu() -> bool:
-    """Whether runs use GPUs; false with DS_ACCELERATOR=cpu, or on a machine without one."""
+    """True if runs use GPUs; false with DS_ACCELERATOR=cpu, or on a machine without one."""
     if is_cpu_wanted() or not _may_have_gpu():
         return False
     import torch
@@ -42,7 +42,7 @@ def has_gpu() -> bool:
 
 
 def is_cpu_wanted() -> bool:
-    """Whether the user keeps runs off GPUs, on this machine and on others."""
+    """True if the user keeps runs off GPUs, on this machine and on others."""
     return os.environ.get("DS_ACCELERATOR") == "cpu"
 
 

@@ -48,7 +48,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 def has_joined() -> bool:
-    """Whether this process is in a process group."""
+    """True if this process is in a process group."""
     return dist.is_initialized()
 
 

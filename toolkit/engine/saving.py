@@ -58,7 +58,7 @@ class AsyncCheckpoint:
 
     @property
     def is_writing(self) -> bool:
-        """Whether this rank's thread is still working; not collective."""
+        """True if this rank's thread is still working; not collective."""
         return not (self._part if self._finished is None else self._finished).done()
 
     def advance(self) -> bool:

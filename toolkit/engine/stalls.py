@@ -46,7 +46,7 @@ class StallClock:
         self._count, self._since = 0, time.monotonic()
 
     def has_stalled(self) -> bool:
-        """Whether this rank has waited too long; call it every second or so."""
+        """True if this rank has waited too long; call it every second or so."""
         count = 0
         for group in list(distributed_c10d._world.pg_names):
             with suppress(RuntimeError):

@@ -38,7 +38,7 @@ class MixEntry(Settings):
 
     @property
     def is_ramp(self) -> bool:
-        """Whether the share changes during the phase."""
+        """True if the share changes during the phase."""
         return len(set(self.ends)) > 1
 
     def share_at(self, progress: float) -> float:

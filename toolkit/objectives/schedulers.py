@@ -137,7 +137,7 @@ def declare(given: Mapping[str, Any]) -> DeclaredScheduler:
 
 
 def are_phases(entries: object) -> TypeGuard[list[PhaseEntry]]:
-    """Whether this is a list of valid `[[schedule]]` entries, at least one."""
+    """True if this is a list of valid `[[schedule]]` entries, at least one."""
     try:
         _ENTRIES.validate_python(entries)
     except ValidationError:

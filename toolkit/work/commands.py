@@ -69,8 +69,8 @@ class Command:
     def join(self, key: str, *, otherwise: str) -> None:
         """Join the commands that share the work; call it under `locked`. All commands have to give the same key.
 
-        Items that failed before are tried again, and attempts lost before do not count if no other command runs. `otherwise`
-        says what another key means, such as "another grid file".
+        Items that failed before are tried again, and attempts lost before do not count if no other command runs.
+        `otherwise` says what another key means, such as "another grid file".
         """
         others, kept = self.others(), self.work / "key"
         if others and not (kept.is_file() and kept.read_text(encoding="utf-8") == key):

@@ -81,7 +81,7 @@ def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
 
 
 def write_plan(path: Path, key: PlanKey, *, document_lengths: Lengths) -> PlanSizes:
-    """Pack the documents of a shard and write the plan to `path`, atomically; an OSError leaves no file behind."""
+    """Pack the documents of a shard and write the plan to `path`, atomically; an OSError leaves no file."""
     with atomic_file(path) as file:
         sizes = _write_body(file, key, document_lengths)
         file.seek(_HEADER_BYTES)
@@ -101,13 +101,13 @@ def read_sizes(path: str | Path, key: PlanKey, *, folder: int | None = None) -> 
 
 
 def is_intact(path: Path, key: PlanKey) -> bool:
-    """Whether the plan exists and its content has the hash in its header; reads all of it once."""
+    """True if the plan exists and its content has the hash in its header; reads all of it once."""
     opened = _read_header(path, key, None)
     return opened is not None and _body_digest(path) == opened[1]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a plan's content has the hash in its own header, whatever its key; reads all of it once."""
+    """True if a plan's content has the hash in its own header, whatever its key; reads all of it once."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     fields = _checked_fields(header)

@@ -73,7 +73,7 @@ class PlanTable:
 
 
 def write_summary(path: Path, key: SummaryKey, table: PlanTable) -> None:
-    """Write a summary to `path`, atomically; an OSError leaves no file behind."""
+    """Write a summary to `path`, atomically; an OSError leaves no file."""
     content = key.header + np.stack([table.num_rows, table.num_pieces, table.num_tokens]).astype("<i8").tobytes()
     atomic_write(path, content + _digest(content))
 
@@ -92,7 +92,7 @@ def read_summary(path: Path, key: SummaryKey) -> PlanTable | None:
 
 
 def is_summary_whole(path: Path) -> bool:
-    """Whether a summary has the length in its header and ends with the digest of its content, whatever its key."""
+    """True if a summary has the length in its header and ends with the digest of its content, whatever its key."""
     with path.open("rb") as file:
         header = file.read(_FIELDS.size)
         if len(header) < _FIELDS.size:
