@@ -147,7 +147,7 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """If the body fails on any rank, raise the first such rank's error on every rank, so that all exit alike."""
+        """Raise the error of the first rank whose body fails, on every rank, so that all exit alike."""
         error: Exception | None = None
         try:
             yield
