@@ -87,7 +87,7 @@ def stream_safetensors(
 def copy_tree(source: Path, target: Path) -> dict[str, FileEntry]:
     """Copy a folder of files durably, without links; return entries by path relative to the parent of `target`."""
     target.mkdir()
-    # With "strict", a missing folder is an error, not an empty one.
+    # With "strict", a missing folder is an error; otherwise it would count as empty.
     hashes = hash_folder(source.resolve(strict=True))
     copy_files(source, target, hashes)
     for path in (*target.rglob("*"), target):

@@ -42,7 +42,7 @@ class CheckpointSettings(Settings):
     resumes. Copies are never deleted."""
 
     def is_due(self, step: int) -> bool:
-        """True if a checkpoint is saved at this step, even if it is not the last."""
+        """True if a checkpoint is saved at this step, whether or not it is the last."""
         if step == 0:
             return 0 in self.keep_at
         return self.is_kept(step) or (self.every is not None and step % self.every == 0)
@@ -109,7 +109,7 @@ def _explained(what: str, folder: Path) -> Iterator[None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """True if a checkpoint has a manifest and all files in their sizes; they are not hashed."""
+    """True if a checkpoint has a manifest and all files, each of the right size; they are not hashed."""
     try:
         files = read_manifest(folder).files
         return all((folder / name).stat().st_size == entry.bytes for name, entry in files.items())

@@ -29,7 +29,7 @@ class TensorPlace:
     """Name in safetensors: F32, BF16, ..."""
     shape: tuple[int, ...]
     first: int = 0
-    """First row in the stored tensor."""
+    """Row of the stored tensor at which this one starts."""
 
 
 def read_rows(place: TensorPlace) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The model: an encoder built of a family's parts, with both attention kinds, packed segments, a head at targets only.
+"""The model: an encoder built from a family's parts, with both attention kinds, packed segments, head at targets only.
 
 Depends on torch, not on ranks. `ModelSettings` and the presets need no torch, so they are imported eagerly and the
 rest on first use.

@@ -98,8 +98,8 @@ def compile_blocks_(encoder: "Encoder") -> None:
 
 
 def _compiler_options() -> dict[str, Any]:
-    """Options by which each part of a `cat` is written to its place by its producer: with masked loads, gradients of
-    joined products would be read once per part. Older versions of torch have only the first option.
+    """Options that make the producer of each part of a `cat` write it to its place: otherwise, masked loads would read
+    gradients of joined products once per part. Older versions of torch have only the first option.
     """
     from torch._inductor import config
 

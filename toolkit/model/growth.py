@@ -69,7 +69,7 @@ class Growth:
         return f"{BLOCKS}.{self.layers[int(number)]}.{rest}"
 
     def tile(self, name: str, weight: "Tensor") -> "Tensor":
-        """Make the large model's parameter `name` from the small model's, that of `source`."""
+        """Make the large model's parameter `name` from `weight`, the small model's parameter `source(name)`."""
         for dimension, index in enumerate(self._indices(name)):
             if index is not None:
                 weight = weight.index_select(dimension, index)

@@ -229,7 +229,7 @@ class _Rope(torch.autograd.Function):
 
 def _rotate(tensor_THE: Tensor, cos_T1E: Tensor, sin_T1E: Tensor) -> Tensor:
     wide_THE = tensor_THE.to(torch.promote_types(tensor_THE.dtype, cos_T1E.dtype))
-    # Flip the halves rather than `cat` them, which the compiler turns into masked loads, one per part.
+    # Flip the halves, do not `cat` them: the compiler turns a `cat` into masked loads, one per part.
     halves, cos, sin = (part.view(*part.shape[:-1], 2, part.shape[-1] // 2) for part in (wide_THE, cos_T1E, sin_T1E))
     turned = halves.flip(-2).mul_(sin).addcmul_(halves, cos)
     # The view comes last: torch 2.11 compiles a Function without its gradient if `forward` returns the result of an

@@ -94,7 +94,7 @@ MODEL_PRESETS: dict[str, ModelSettings] = {
 
 
 def model_settings(preset: str, **changes: Any) -> ModelSettings:
-    """A preset with some fields changed. Raise `SettingsError` if unknown, pydantic's if the fields are invalid."""
+    """A preset with some fields changed. Raise `SettingsError` if unknown, `ValidationError` if fields are invalid."""
     if preset not in MODEL_PRESETS:
         raise SettingsError(
             f"model.preset={preset!r} is not a preset. Choose one of {', '.join(MODEL_PRESETS)}, "

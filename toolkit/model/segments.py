@@ -42,7 +42,7 @@ class SegmentLayout:
     """Layout of the segments of a micro-batch; tensors are on the model's device."""
 
     spans: tuple[Span, ...]
-    """Spans of positions 0..T-1, in order; neighbouring segments of equal length are one span."""
+    """Spans that cover positions 0..T-1, in order; neighbouring segments of equal length are one span."""
     rope_positions_T: Tensor
     """Positions inside of each segment, from 0."""
     longest: int

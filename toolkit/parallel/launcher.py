@@ -74,8 +74,8 @@ def reserved_port() -> Iterator[int]:
     A port that is merely free may be taken meanwhile. Then rank 0 exits, and the others wait for it for minutes.
     """
     with socket.socket() as holder:
-        # Linux gives a bound port to no process that asks for any port; one that names it and sets this, as torch does,
-        # may listen on it.
+        # Linux never gives a bound port to a process that asks for any free one; a process that names it and sets this
+        # option, as torch does, may listen on it.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("", 0))
         port: int = holder.getsockname()[1]

@@ -32,7 +32,7 @@ def share_weights_(encoder: Encoder, group: dist.ProcessGroup) -> None:
     """Replace an encoder's weights by this rank's shares, in place, and its layers by ones that communicate as needed.
 
     Names are unchanged. The encoder must be the same on all ranks of the group, of a shape that `check_tensor_parallel`
-    accepts; on the meta device, so are the shares.
+    accepts; if it is on the meta device, so are the shares.
     """
     number, num_shares = dist.get_rank(group), dist.get_world_size(group)
     table = {name: TENSOR_PARALLEL_TABLE.get(axes) for name, axes in parameter_axes(encoder.settings).items()}

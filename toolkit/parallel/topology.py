@@ -31,9 +31,9 @@ class ParallelSettings(Settings):
 class Topology:
     """Place of a rank among pp x dp x tp ranks; tensor-parallel ranks are neighbours, pipeline stages farthest apart.
 
-    A *rank* numbers all processes: it decides which prints, writes and saves. A *data rank* numbers the model's copies:
-    it decides which rows a rank gets, and over how many copies gradients and counts are summed. All ranks of one copy
-    have the same data rank.
+    A *rank* numbers all processes: it decides which of them prints, writes and saves. A *data rank* numbers the model's
+    copies: it decides which rows a rank gets, and over how many copies gradients and counts are summed. All ranks of
+    one copy have the same data rank.
     """
 
     rank: int

@@ -60,7 +60,7 @@ class Kernels:
         """Choose kernels that run on all ranks: `attention`, or the first of `_AUTOMATIC` that does, or plain torch.
 
         `window` is that of the model's sliding-window layers.
-        "partitioned" weights are released between modules (ZeRO-3), and used only in their own.
+        "partitioned" weights are released between modules (ZeRO-3), and used only in their own module.
         """
         is_gpu, reasons = device.type == "cuda", list[str]()
         products = joined_products if is_gpu and (blocks, weights) == ("compiled", "whole") else separate_products

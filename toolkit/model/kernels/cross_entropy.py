@@ -116,7 +116,7 @@ class _CrossEntropySum(torch.autograd.Function):
 def _summed(
     losses: list[Tensor], weights_N: Tensor | None, columns: VocabularyColumns, hidden_ND: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Sum over chunks and columns; with weights, unknown to the columns, first over the columns of each target."""
+    """Sum over chunks and columns; with weights, which the columns do not know, over each target's columns first."""
     total = torch.zeros((), dtype=sum_dtype(hidden_ND), device=hidden_ND.device)
     if weights_N is None:
         for losses_N in losses:

@@ -72,7 +72,7 @@ def torch_flash(
         longest_queries: an upper bound on the queries of a stretch.
         longest_keys: likewise on its keys.
         kind: causal requires as many queries as keys.
-        window: positions seen on each side of a query, not itself; requires as many queries as keys. None: no limit.
+        window: positions seen on each side of a query, excluding it; requires as many queries as keys. None: no limit.
     """
     is_causal = kind is AttentionKind.CAUSAL
     reach = -1 if window is None else window

@@ -28,7 +28,7 @@ def try_kernel(
     """Compare a kernel with plain attention of both kinds, forward and backward, on random inputs with shared heads.
 
     Stretches are three windows long, since kernels drop a window that covers a stretch; in one case, one has no query.
-    Raise `RuntimeError` if a result differs, and whatever the kernel raises.
+    Raise `RuntimeError` if a result differs; any error of the kernel is passed on.
     """
     window = window and min(window, _WIDEST_WINDOW)
     stretch = 3 * (window or _THIRD)
