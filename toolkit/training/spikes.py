@@ -20,7 +20,7 @@ class SpikePolicy:
         self.action, self._deviations = action, deviations
 
     def threshold(self, recent_losses: Sequence[float]) -> float:
-        """The loss above which the next step is a spike; infinite while fewer than `WINDOW` steps precede it."""
+        """The loss above which the next step is a spike; infinite with fewer than `WINDOW` recent losses."""
         if len(recent_losses) < WINDOW:
             return math.inf
         middle = statistics.median(recent_losses)
