@@ -18,7 +18,7 @@ def keep_freed_memory() -> bool:
     """Ask glibc's allocator to keep freed memory. Call it before the first large allocation, on CPU runs only.
 
     glibc hands every large block back to the kernel when it is freed, and faults it in again, page by page, in the next
-    step: tens of thousands of page faults per step. If it keeps them, an eager training step is 16-27 % faster.
+    step: tens of thousands of page faults per step. If it keeps the blocks, an eager training step is 16-27 % faster.
 
     False if the C library is not glibc.
     """

@@ -35,7 +35,7 @@ def mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def hash_numbers(key: np.uint64 | Keys, numbers: npt.NDArray[np.integer]) -> Keys:
-    """64-bit hash of each number under one key, or each under its own. Numbers never collide under the same key."""
+    """64-bit hash of each number under one key, or each under its own. Distinct numbers never collide under one key."""
     return mix64(numbers.astype(np.uint64) * _GOLDEN_GAMMA + key)
 
 

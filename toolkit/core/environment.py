@@ -34,7 +34,7 @@ def check_numbers() -> None:
 def wait_passively() -> None:
     """Let OpenMP threads sleep while they wait, unless OMP_WAIT_POLICY is set. Call it before torch is imported.
 
-    Spinning threads occupy cores that other processes need: several times slower on a shared machine.
+    Spinning threads use cores that other processes need: everything on a shared machine is then several times slower.
     """
     os.environ["OMP_WAIT_POLICY"] = os.environ.get("OMP_WAIT_POLICY") or "PASSIVE"
 

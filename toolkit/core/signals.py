@@ -27,7 +27,7 @@ class Requests:
 
     One request may arrive as several signals: batch systems signal a process and its group, and send another kind soon
     after. Closing a terminal may send SIGHUP twice, from the system and from the shell, and systemd sends one after
-    SIGTERM; SIGXCPU repeats every second once its limit is reached. Neither of these ever counts as a second request.
+    SIGTERM; SIGXCPU repeats every second once its limit is reached. SIGHUP and SIGXCPU never count as a second request.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def ended_by_stop_signals(message: str) -> Iterator[None]:
 
 
 class StopSignals:
-    """True if a stop signal arrived inside the `with` block; the previous handlers are restored after it."""
+    """Records a stop signal that arrives inside a `with` block; the previous handlers are restored after it."""
 
     def __init__(self) -> None:
         self._is_signalled, self._kept = False, ExitStack()

@@ -233,7 +233,7 @@ def resolve_ds_config(
     resolved["timers"].setdefault("throughput", {"enabled": False})
     # Add each bf16 gradient to its fp32 sum at once, instead of all of them at the end of the backward pass.
     resolved["bf16"].setdefault("immediate_grad_update", True)
-    # Garbage collections at random moments on random ranks would delay all; the loop collects every few steps.
+    # Garbage collections at random moments on random ranks would delay all; the engine collects on all at once.
     resolved.setdefault("disable_python_gc", True)
     resolved["zero_allow_untested_optimizer"] = True
     return resolved

@@ -66,7 +66,7 @@ def meet() -> Store:
 
 
 def _connect(host: str, port: int) -> None:
-    """Connect once, since torch's own error is a page long; retry, since rank 0 may take a while to start."""
+    """Check that rank 0 is reachable, since torch's own error is a page long; retry, since it may start later."""
     deadline = time.monotonic() + timeout_seconds()
     while True:
         try:

@@ -134,7 +134,7 @@ class _Watch(threading.Thread):
         return missing_ranks(self._hosts, others) if waited > 2 * _ANSWER_SECONDS else None
 
     def lost_rank(self, seconds: float) -> tuple[int, str] | None:
-        """The rank that died, and how, if it hangs; None if none did within `seconds`, or the time to ask all ranks."""
+        """The rank that died, and how, if it hangs; None if none did within `seconds` (longer if ranks are asked)."""
         self._is_lost.wait(seconds if self._asked_at is None else 2 * _ANSWER_SECONDS)
         return self._lost
 

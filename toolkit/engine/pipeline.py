@@ -65,7 +65,7 @@ class PipelinedEngine(Engine):
 
         AdamW's rounding depends on an element's position in its group (on a CPU, the last few are not vectorized): in
         groups of different sizes, two copies of one weight would drift apart. A stage without a copy sets another
-        parameter apart: DeepSpeed sums the norm of each group over the stages, which all need equally many.
+        parameter apart: DeepSpeed sums the norm of each group over the stages, which all need equally many groups.
         """
         stage = self._stage
         if not stage.settings.tie_word_embeddings:

@@ -46,7 +46,7 @@ for name, handler in {"alone": _alone, "attempt": _by_attempt}.items():
 def store_on_loopback(launched: Launched) -> TCPStore | None:
     """The store's server, on rank 0 of a single-machine run; None on other ranks, or if torchrun has one.
 
-    A store that torch creates at its port shares it, until `release_store`. Raise `OSError` if the port is in use.
+    Stores that torch creates at its port share it. Kept until `release_store`. Raise `OSError` if the port is in use.
     """
     if launched.rank or not launched.is_one_machine or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None

@@ -98,7 +98,7 @@ class AsyncCheckpoint:
 
 
 def _own_part(engine: Engine) -> set[str]:
-    """Names of the parameters that this rank writes: its stage's, largest first, each go to the least loaded rank.
+    """Names of the parameters that this rank writes: its stage's, largest first, each given to the least loaded rank.
 
     Split by count, one rank could get both the embedding and the head, which are most of a small model.
     """

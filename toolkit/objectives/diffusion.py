@@ -41,7 +41,7 @@ class MaskedDiffusion(MaskedLanguageModeling):
     def build(self, tokens_BS: IntArray, segments_BS: IntArray, draws: Draws) -> Targets:
         """Draw the ratios and the targets; see `Objective.build`."""
         ratio_B1 = 1 - (1 - self._min_ratio) * draws.uniform_BS("diffusion.ratio")[:, :1]
-        # Below 1, the mask ratio that choices are compared with, if the draw is below the ratio of the row.
+        # `hide` compares choices with a mask ratio of 1: a quotient is below it if the draw is below the row's ratio.
         targets = self.hide(tokens_BS, segments_BS, draws.uniform_BS("diffusion.choice") / ratio_B1, draws)
         rows_N = targets.positions_N // max(tokens_BS.shape[1], 1)
         return replace(targets, weights_N=1 / ratio_B1[rows_N, 0])

@@ -196,7 +196,7 @@ def _add_closest(
     *,
     at_least: int,
 ) -> None:
-    """In segments with fewer than `at_least` targets, make ordinary tokens with the smallest draws targets, in place.
+    """Top up, in place, segments with fewer than `at_least` targets with their ordinary tokens of the smallest draws.
 
     Drawn targets have the smallest draws of their segment, so they stay.
     """

@@ -66,9 +66,9 @@ def agree(ranks: Ranks, reason: str | None) -> str | None:
 
 
 def differences(gathered: Sequence[tuple[str, Mapping[str, Input]]]) -> list[str]:
-    """Lines on inputs that differ from rank 0's, by each rank's host and inputs: one per name, on the first such rank.
+    """Lines on inputs that differ from rank 0's: one per name, on the first such rank.
 
-    A rank need not have all inputs that rank 0 has.
+    `gathered` has each rank's host and inputs; a rank need not have all inputs that rank 0 has.
     """
     (first_host, first), lines = gathered[0], []
     for name, ours in first.items():

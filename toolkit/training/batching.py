@@ -25,8 +25,8 @@ from toolkit.training.run_state import StepCounts
 
 _CPU = torch.device("cpu")
 STATIC_TARGETS_MULTIPLE = 256
-"""Padding of target lists for compiled blocks, which would be recompiled for every number of targets, and for a GPU,
-whose memory would be laid out again."""
+"""Target lists are padded to a multiple of this for compiled blocks, which would be recompiled for every number of
+targets, and for a GPU, whose memory would be laid out again."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class EvaluationBatches:
 
 
 def _make_micro_batch(problem: Problem, num_objectives: int, device: torch.device, targets_multiple: int) -> MicroBatch:
-    """Inputs and targets on the device; target lists are padded to a multiple, and never empty if that is not 1."""
+    """Inputs and targets on the device; target lists are padded to a multiple, and are not empty if it is above 1."""
     targets, segments_BS = problem.targets, problem.segments_BS
     count = targets.labels_N.size
     padding = -count % targets_multiple

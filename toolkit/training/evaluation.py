@@ -15,7 +15,7 @@ from toolkit.training.run_state import StepInfo
 class Evaluator:
     """Computes validation losses of a model in training, of each objective on each corpus; collective.
 
-    They are due before the first step, at the end of each phase and, unless it is None, every `every` steps.
+    They are due before the first step, at the end of each phase and every `every` steps (None: at no others).
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
 
 
 def is_limited(device: torch.device) -> bool:
-    """Return whether running out of memory is an error that a smaller micro-batch cures; on a CPU, it is a kill."""
+    """True if running out of memory is an error that a smaller micro-batch cures; on a CPU, the process is killed."""
     return device.type == "cuda"
 
 

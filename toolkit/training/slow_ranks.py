@@ -21,7 +21,7 @@ _LEAST_SHARE = 0.05
 
 
 class ForwardTime:
-    """Seconds of a module's training forward passes on a device, since a GPU's host merely queues them."""
+    """Seconds of a module's training forward passes, measured on the device: a GPU's host merely queues them."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self._is_gpu, self._marks = device.type == "cuda", list[Any]()

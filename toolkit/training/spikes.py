@@ -20,7 +20,7 @@ class SpikePolicy:
         self.action, self._deviations = action, deviations
 
     def threshold(self, recent_losses: Sequence[float]) -> float:
-        """The loss above which the next step is a spike; infinite while fewer than `WINDOW` steps precede it."""
+        """The loss above which the next step is a spike; infinite with fewer than `WINDOW` recent losses."""
         if len(recent_losses) < WINDOW:
             return math.inf
         middle = statistics.median(recent_losses)
@@ -37,8 +37,8 @@ class SpikePolicy:
     def report(
         self, step: int, name: str, means: Mapping[str, float], thresholds: Mapping[str, float], rows: str
     ) -> str:
-        """Describe a spike of an objective, with the rows of the step and what happens to it; a LossSpikeError if the
-        run is to stop there.
+        """Describe a spike of an objective, with the rows of the step and what happens to it; raise `LossSpikeError`
+        if the run is to stop there.
         """
         of, loss, threshold = f" of {name}" if len(thresholds) > 1 else "", means[name], thresholds[name]
         text = (

@@ -91,7 +91,7 @@ def _agree(
 ) -> tuple[AgreedStep | None, Exception | None]:
     """Build this rank's part, and join the exchange whether that failed or not: the others wait in it.
 
-    Return no step if any rank could not build its part, and this rank's own error.
+    The step is None if any rank could not build its part; the error is this rank's own, if any.
     """
     local, error = None, None
     try:

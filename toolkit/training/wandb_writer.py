@@ -1,4 +1,4 @@
-"""Logging to Weights & Biases (`log.wandb`); the package is an extra, and only imported here.
+"""Logging to Weights & Biases (`log.wandb`); the package is an extra, imported only here.
 
 The run's id is in the run folder, so that a resumed run continues as the same run there. The package is configured as
 usual: `wandb login`, WANDB_MODE=offline, WANDB_ENTITY and so on.
