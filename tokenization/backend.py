@@ -179,7 +179,7 @@ def framing_post_processor(
 def _with_all_in_the_model(content: str, ids: Mapping[str, int]) -> str:
     """The `tokenizer.json` with added tokens also in the model's vocabulary; unchanged if that vocabulary is a list.
 
-    Otherwise an added token gets the next free id when the file is read, which is wrong if ids have gaps.
+    Without this, an added token would get the next free id when the file is read, which is wrong if ids have gaps.
     """
     parsed = json.loads(content)
     if isinstance(parsed["model"]["vocab"], dict):

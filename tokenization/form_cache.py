@@ -1,7 +1,7 @@
 """Cache of converted tokenizers: the Hugging Face form of a rank file or SentencePiece model, made and checked once.
 
 A cached form's key covers the file's bytes, any other inputs (the spec), the versions of the libraries and `_VERSION`.
-It carries its own hash: a damaged one is converted again.
+Each form carries its own hash: a damaged one is converted again.
 """
 
 import hashlib

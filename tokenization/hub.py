@@ -113,7 +113,7 @@ def with_retries(
     Args:
         waits: seconds before each retry.
         report: called with a sentence before a wait of 4 seconds or more.
-        describe: description of an error in that sentence; default: as an error of the hub.
+        describe: returns the part of that sentence about an error; by default, as for an error of the hub.
     """
     describe = describe or _failure
     for wait in waits:

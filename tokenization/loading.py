@@ -37,9 +37,9 @@ def load(
 ) -> Tokenizer:
     """Load a tokenizer and decide its special tokens.
 
-    Unless its name is that of a known kind, a file's content decides its kind. Names of special tokens come from
-    `tokenizer_config.json` and `special_tokens_map.json` beside a Hugging Face vocabulary, from the spec of a tiktoken
-    rank file, or from a SentencePiece model itself; they are never guessed.
+    A file's content decides its kind, except for known names: `.toml`, `.json`, `merges.txt`. Names of special tokens
+    come from `tokenizer_config.json` and `special_tokens_map.json` beside a Hugging Face vocabulary, from the spec of a
+    tiktoken rank file, or from a SentencePiece model itself; they are never guessed.
 
     Args:
         spec: a folder or file with a Hugging Face `tokenizer.json`; a folder with GPT-2's `vocab.json` and

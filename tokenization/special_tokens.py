@@ -48,7 +48,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    """Text of a token, which is written as its text, or as an object with `content`."""
+    """Text of a token that is written as a string, or as an object with `content`; None if there is none."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) and value else None

@@ -222,7 +222,7 @@ class Tokenizer:
 
     @cached_property
     def _is_special(self) -> npt.NDArray[np.bool_]:
-        """True if each id that texts are encoded with is a special token."""
+        """Flag of each id that texts are encoded with: True if it is a special token."""
         is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
         is_special[list(self._declared)] = True
         return is_special

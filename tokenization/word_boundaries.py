@@ -41,7 +41,7 @@ _SAMPLES = (
 
 
 def word_boundaries(tokenizer: Tokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """True if each id, (V,), begins a word whatever precedes it, and whether it ends one; special, unused ids do both.
+    """Two flags of each id, (V,): it begins a word whatever precedes it; it ends one. Special and unused ids do both.
 
     Raises:
         UnsupportedTokenizerError: on sample texts, tokens and their offsets disagree, as with a BPE that drops spaces.

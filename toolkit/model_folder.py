@@ -233,7 +233,7 @@ def card(
 
 
 def card_facts(model: str | Path) -> dict[str, str]:
-    """Facts of a folder's or hub model's card that hold for derived models too: `license`, `language` (with spaces)."""
+    """Facts of a folder's or hub model's card that hold for derived models: `license`, `language` (space-separated)."""
     from huggingface_hub import ModelCard
 
     facts = {}

@@ -2,8 +2,8 @@
 
 Three checks against the reference: every vocabulary entry (`check_vocabulary`), texts of the caller's choice (`check`),
 and one document in 1,000 during encoding, chosen by a hash, so that the same documents are compared in every run, with
-any number of threads. Texts that it is known to encode differently, or that contain bytes without a token, go to the
-reference.
+any number of threads. Texts that gigatoken is known to encode differently, or that contain bytes without a token, go
+to the reference.
 """
 
 import os
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _ONE_IN = 1000
 
 # gigatoken 0.10 caches every word it has seen and never evicts one. When the process has grown by this many bytes,
-# even after returning freed memory, gigatoken is restarted: half a second with Llama 3's vocabulary.
+# even after returning freed memory, gigatoken is restarted, which takes 0.5 s with Llama 3's vocabulary.
 _MAX_GROWTH = 128 << 20
 
 _MAX_MISMATCHED = 1000
@@ -49,7 +49,7 @@ _GROUP = 256
 
 
 class FastBackend:
-    """Same as `tokenizer.encode_batch`, many times faster; made by `FastBackend.open`.
+    """Encodes like `tokenizer.encode_batch`, but many times faster; made by `FastBackend.open`.
 
     Safe to call from several threads. gigatoken itself spreads a call over the cores, which share one vocabulary;
     single-threaded, it would serve one caller at a time. Texts that contain one of `mismatched_characters`, on which
@@ -171,7 +171,7 @@ class FastBackend:
         return False
 
     def _framed(self, ids: Ids, sizes: Lengths) -> tuple[Ids, Lengths]:
-        """Add the tokenizer's frame around every nonempty text, including the end of the document."""
+        """Add the tokenizer's frame, with the end of the document, around every text that has ids."""
         front, back = self._frame.front, self._frame.back
         if not front and not back:
             return ids, sizes

@@ -106,7 +106,7 @@ def _as_gigatoken_knows_it(pre_tokenizer: Any) -> Any:
 def added_tokens(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """Strings that always become one token, wherever they occur in a text.
 
-    First those that send a text to the reference: special tokens, or tokens with rules about neighboring characters.
+    First those that always send a text to the reference (special, or with rules about neighboring text), then the rest.
     """
     special: list[str] = []
     plain: list[str] = []

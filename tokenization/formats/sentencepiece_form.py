@@ -4,7 +4,7 @@ Differences from `tokenizers`, besides the tables; the form handles the first th
 
 - SentencePiece does not pre-tokenize: a text is segmented whole, and in Llama 2 a run of spaces is a token of its own.
 - Strings of control tokens (`<s>`) and of byte pieces are plain text to SentencePiece. Unigram models of `tokenizers`
-  would find them in their vocabulary, so such a string is split where no piece crosses.
+  would find them in their vocabulary, so such a string is split at a point that no piece spans.
 - Of merges with equal scores SentencePiece takes the leftmost; longest left part first does the same within one piece.
 - SentencePiece adds scores in single precision, `tokenizers` in double precision. On texts of hundreds of kilobytes a
   unigram model may therefore choose differently: measured once in 58 million tokens.
@@ -271,7 +271,7 @@ def _unigram_score(piece: ModelPiece, best: float) -> float:
 
 
 def _literal_cuts(pieces: Sequence[ModelPiece]) -> dict[str, Any] | None:
-    """Pre-tokenizer that splits strings which only look like a piece, where no piece crosses; None if not needed."""
+    """Pre-tokenizer that splits mere look-alikes of pieces, at points that no piece spans; None if not needed."""
     ordinary = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
     pairs = {text[start : start + 2] for text in ordinary for start in range(len(text) - 1)}
 

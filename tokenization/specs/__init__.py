@@ -52,7 +52,7 @@ class Reserved:
 
 @dataclass(frozen=True)
 class RankSpec:
-    """A scheme for rank files, and the location of its own rank file, if any; `name` may be a user's path.
+    """A scheme for rank files, and the location of its own rank file, if any; `name` may be the path of a spec.
 
     `special_tokens` are texts whose ids follow the ranks, or a mapping from text to id.
     """

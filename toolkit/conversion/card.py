@@ -80,7 +80,7 @@ def model_card(
 ) -> str:
     """Text of README.md; its title is `name`, that of the written folder.
 
-    `left_out` are parameters that the folder does not have: an untied head, if it is for sentence-transformers.
+    `left_out` are parameters that the folder does not have: the head's own, if it is for sentence-transformers.
     """
     is_causal, is_shifted = form is ExportForm.CAUSAL, has_shifted_head(manifest, form, left_out=left_out)
     has_own_class = is_causal or architecture.endswith("ForMaskedLM")

@@ -89,11 +89,11 @@ def to_hf(
         architecture: for the Llama family, `"eurobert"` (EuroBertForMaskedLM) or `"llama"` (LlamaForCausalLM; with QK
             norms, Qwen3ForCausalLM); for ModernBERT, `"modernbert"` (ModernBertForMaskedLM) or
             `"modernbert-decoder"` (ModernBertDecoderForCausalLM); for UltraBERT, `"ultrabert"` (UltrabertForMaskedLM).
-            A bidirectional model in a decoder class gets `is_causal: false` in its configuration. None: the first for
-            an encoder without QK norms, else the second.
+            A bidirectional model in a decoder class gets `is_causal: false` in its configuration. None: the family's
+            first for an encoder without QK norms, else its second.
         dtype: `"fp32"` or `"bf16"`; bf16 weights are rounded, and checked against ours rounded the same way.
         sentence_transformers: also write the modules with which sentence-transformers loads the folder and applies
-            mean pooling, and leave out an untied head, which it does not use; only for the bidirectional form.
+            mean pooling, and leave out the head's own parameters, which it does not use; bidirectional form only.
 
     Raises:
         UserError: modules are requested for a causal model, the architecture does not support the form or a part of

@@ -30,10 +30,10 @@ from toolkit.model.parameters import EMBEDDING, HEAD, HEAD_BIAS
 from toolkit.model_folder import read_config
 
 _TOLERANCE = 2e-5
-# The difference between our logits and theirs was at most 2.5 times that between theirs in fp32 and fp64, over random
-# models with rounding errors across four orders of magnitude; a wrong tensor or angle moves logits far more.
+# Our logits differed from theirs at most 2.5 times as much as theirs in fp32 from theirs in fp64, over random models
+# with rounding errors of four orders of magnitude; a wrong tensor or angle changes logits by a large fraction.
 _TIMES_ROUNDING, _LARGEST_PART = 8, 0.01
-# The check's own memory is for logits of a large vocabulary.
+# They bound the check's own memory, which is for logits of a large vocabulary.
 _MOST_TOKENS = 160
 _MOST_TOKENS_IN_A_BATCH = 32
 _ROWS = 32
@@ -135,7 +135,7 @@ def open_native(checkpoint: Checkpoint, settings: ModelSettings, *, rounded_to: 
 class StockModel:
     """A Hugging Face folder as loaded by a user of transformers, but without weights in memory; made by `open_stock`.
 
-    `problems` are missing, unexpected or misshapen tensors, by kind; `read` returns a tensor by name.
+    `problems` are tensors that are missing, unexpected or of another shape, by kind; `read` returns a tensor by name.
     """
 
     name: str

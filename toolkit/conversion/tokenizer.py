@@ -87,7 +87,7 @@ def _policy(mask_token: str) -> str:
 
 
 def compare_ids(folder: Path, ours: Path) -> list[str]:
-    """Notes on texts or tokens with different ids in transformers from a folder's tokenizer and from ours."""
+    """One note per kind of difference between the ids that transformers gets from a folder's tokenizer and ours."""
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(ours, local_files_only=True, trust_remote_code=False)
@@ -128,7 +128,7 @@ def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
 
 
 def _differences(role: str, tokenizer: Tokenizer, described: Described) -> list[str]:
-    """Notes if config.json and the tokenizer differ for a role; the tokenizer's token is kept: it encoded the texts."""
+    """Notes if config.json and the tokenizer differ for a role; the tokenizer wins: it encoded the model's texts."""
     theirs = described.eos_ids if role == "eos" else () if described.bos_id is None else (described.bos_id,)
     ours = tokenizer.special_ids[role]
     found = []

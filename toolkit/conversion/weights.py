@@ -192,7 +192,7 @@ def _listed(folder: Path) -> dict[str, Path]:
 
 
 def settings_of(source: Checkpoint) -> ModelSettings:
-    """A model's settings from its checkpoint's manifest; raise `CheckpointError` if special ids do not fit them."""
+    """Model settings from a checkpoint's manifest; raise `CheckpointError` if invalid or too small for special ids."""
     try:
         settings = ModelSettings.model_validate(source.manifest.table("model"))
     except ValidationError as error:

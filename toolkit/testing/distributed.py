@@ -114,7 +114,7 @@ def _rank(rank: int, world_size: int, port: int, cases: list[Case], sender: Any)
     # The server may have it from a test that ran as a rank itself.
     os.environ.pop("LOCAL_WORLD_SIZE", None)
     torch.set_num_threads(1)
-    # The server's imports are never freed. Each engine collects garbage when it starts: otherwise a quarter second.
+    # The server's imports are never freed. Unfrozen, they cost each engine 0.25 s, as it collects garbage at its start.
     gc.freeze()
     # An engine checks whether a caller froze objects; counting them all takes nearly as long.
     gc.get_freeze_count = lambda: 1
@@ -140,7 +140,7 @@ def cpu_seconds_here() -> float:
 
 
 def _free_port() -> int:
-    """A port below the system's range for clients, so that none can take it before rank 0 listens.
+    """A port below the ephemeral range, so that no client can get it before rank 0 listens.
 
     Drawn at random, so that groups of several test processes do not collide.
     """

@@ -1,7 +1,7 @@
 """Slurm jobs, which outlive the command that submits them.
 
 A command that runs again asks which of its jobs are in the queue, and submits only the others. A dependency is no
-proof: Slurm treats one on a job that it has forgotten as fulfilled, so a job checks itself for what it needs.
+proof: Slurm treats one on a job that it has forgotten as fulfilled, so each job itself checks for what it needs.
 """
 
 import json
@@ -70,7 +70,7 @@ class SlurmJobs:
     def keep_equal(
         self, command: str, folder: Path, name: str, *, most: int, options: Iterable[str], after: Collection[str] = ()
     ) -> None:
-        """Submit jobs that run one shell line until `most` are in the queue; their logs go to `folder`."""
+        """Submit jobs, all with the same shell line, until `most` are in the queue; their logs go to `folder`."""
         names = [f"{name}-{number}" for number in range(1, most + 1)]
         for job in [*dict.fromkeys([*self.live, *names])][: max(most, len(self.live))]:
             self.keep(job, ["--wrap", command], log=folder / f"{job}.log", options=["--requeue", *options], after=after)

@@ -157,7 +157,7 @@ class Here(Crew):
         self._places, self._processes = places, dict[int, subprocess.Popen[bytes]]()
 
     def _start(self, number: int) -> None:
-        # In its own process group, since Ctrl-C reaches the whole terminal's: this process decides.
+        # In its own process group, which Ctrl-C in the terminal does not reach: this process decides.
         self._processes[number] = subprocess.Popen(
             worker_command(os.getpid(), self._job_file, self._log(number)),
             env={**os.environ, **self._places[number]},
