@@ -176,7 +176,7 @@ def _from_file(path: Path, cache: Path | None) -> TokenizerParts:
         return TokenizerParts(form.backend, names, digest=_digest(content), content=form.content, reference=pieces)
     if path.name == _WORDPIECE:
         raise UnsupportedTokenizerError(
-            f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalised before it is "
+            f"{path} lists the tokens of a WordPiece vocabulary and does not say how text is normalized before it is "
             f"cut. Give the {TOKENIZER_FILE} that belongs to it; where tokenizer_config.json is beside it, "
             f"AutoTokenizer.from_pretrained({str(path.parent)!r}).save_pretrained(NEW_FOLDER) writes one."
         )

@@ -124,7 +124,7 @@ def _unsupported_keys(raw: dict[str, Any]) -> Iterator[str]:
         if raw.get(key) not in (None, 1, 1.0):
             yield f"scaled streams ({key}={raw[key]!r})"
     if raw.get("quantization_config"):
-        yield "quantised weights (quantization_config)"
+        yield "quantized weights (quantization_config)"
     if raw.get("no_rope_layers") or raw.get("no_rope_layer_interval"):
         yield "layers without rotary positions (no_rope_layers)"
 

@@ -204,7 +204,7 @@ def compare_logits(
     theirs_V, ours_V = (same_V, same_V) if shared is None else shared
     ours_of = torch.full((vocab_size,), -1).index_copy(0, theirs_V, ours_V)
     cut = [ids[ours_of[ids] >= 0] for ids in map(torch.tensor, texts) if len(ids)]
-    known = [ids for ids in cut if len(ids)] or [theirs_V[:_MOST_TOKENS]]
+    known = [ids for ids in cut if len(ids)] or [theirs_V[:longest]]
     alone, batch = max(known, key=len), [ids[:_MOST_TOKENS_IN_A_BATCH] for ids in known]
     hidden_ND = _packed_hidden(native, [ours_of[ids] for ids in (alone, *batch)], attention)
     lengths_B = torch.tensor([len(ids) for ids in batch])

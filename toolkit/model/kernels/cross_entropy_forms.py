@@ -24,7 +24,7 @@ class VocabularyColumns:
     """Columns of the logits on this rank: all of them. Subclasses may have only a part of the vocabulary."""
 
     def log_softmax(self, logits_NV: Tensor) -> Tensor:
-        """Log-probabilities of this rank's columns, normalised over the whole vocabulary; may overwrite the logits."""
+        """Log-probabilities of this rank's columns, normalized over the whole vocabulary; may overwrite the logits."""
         return torch.log_softmax(logits_NV, dim=-1)
 
     def logsumexp(self, logits_NV: Tensor) -> Tensor:
