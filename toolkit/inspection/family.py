@@ -1,6 +1,6 @@
 """Family of a run: the runs that it was forked or initialized from, and the runs forked or initialized from it.
 
-Ancestors are found through run files. Descendants are searched for beside them: a run does not record its forks.
+Ancestors are found through run files, descendants by a search beside these runs: a run does not record its forks.
 """
 
 import tomllib

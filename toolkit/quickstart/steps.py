@@ -1,7 +1,7 @@
 """Number of pretraining steps in a quickstart: fewer on a CPU on which all of them would take too long.
 
-A step of each of the two phases is timed once, on all cores that the ranks will have, in CPU time, which shows how fast
-the CPU is rather than how busy. The choice is stored in the quickstart's folder, so that a restarted job keeps it.
+Steps of both phases are timed once per quickstart, on all the ranks' cores, in CPU time, which shows how fast the CPU
+is rather than how busy. The choice is stored in the quickstart's folder, so that a restarted job keeps it.
 """
 
 import os

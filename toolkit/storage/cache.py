@@ -53,7 +53,7 @@ class ShardCache:
         self._lock = RLock()
 
     def corpus(self, url: str) -> "CachedCorpus":
-        """Return the corpus at a URL, with its tokenizer in the cache (fetched if absent)."""
+        """Return the corpus at a URL, with its corpus.json and tokenizer in the cache (fetched if absent)."""
         return CachedCorpus(self, url.rstrip("/"))
 
     def open(self, path: Path, num_bytes: int, fetch: Callable[[Path], None], open_file: Callable[[], Any]) -> Any:

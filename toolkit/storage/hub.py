@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub: the files of a repository at a commit, and hub errors as a single UserError.
+"""Data sets on the Hugging Face hub: the files of a repository at a commit, and hub errors as UserErrors.
 
 Functions that tokenizers need too (names, downloads, retries) are in `tokenization.hub`.
 """

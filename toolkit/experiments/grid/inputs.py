@@ -63,7 +63,7 @@ class ResolvedTask:
 
     @property
     def training_data(self) -> list[Any]:
-        """Identity of the training data: tasks with equal ones train on the same data."""
+        """Identity of the training data: tasks with equal identities train on the same data."""
         if self.hashes is None:
             return [self.form]
         # Without a validation file, part of the training file may be held out for validation.

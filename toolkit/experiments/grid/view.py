@@ -1,4 +1,4 @@
-"""State of a grid, read from its files: counts, the best validation score of each task, and a report per cell."""
+"""State of a grid, read from its files: counts, the best validation score of each task, and a line per ended cell."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +137,7 @@ def grid_at(path: Path) -> GridView:
 
 
 def _main(score: Score) -> float:
-    """Main metric on the validation split, or on the test split without validation scores."""
+    """Main metric on the validation split, or on the test split if there are no validation scores."""
     return (score.validation or score.test)[score.metric]
 
 

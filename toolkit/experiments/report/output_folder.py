@@ -15,7 +15,7 @@ _UNFINISHED = ".report.partial"
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise an error if `folder` is a file or contains anything but a report; it need not exist."""
+    """Raise an error if `folder` is a file, or has files but no report; it need not exist."""
     check_folder(folder, "--output")
     found = {path.name for path in folder.iterdir()} - {_UNFINISHED} if folder.exists() else set()
     if found and PAGE not in found:

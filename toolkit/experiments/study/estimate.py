@@ -71,7 +71,7 @@ class Speed:
         return int(line["step"])
 
     def seconds(self, leaf: Leaf, first: int) -> float | None:
-        """Seconds for a run's updates after the `first`; None if no run of the study has a speed yet."""
+        """Seconds for a run's updates after step `first`; None if no run of the study has a speed yet."""
         if not self._measured:
             return None
         plan, speed = leaf.model.run.plan, self._measured.get(leaf.name) or mean(self._measured.values())

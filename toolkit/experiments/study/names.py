@@ -1,4 +1,4 @@
-"""Differences between models: axes of a block and the changes by their values, labels, and names."""
+"""Differences between models: axes of a block and what their values change, labels, and names."""
 
 import re
 import string

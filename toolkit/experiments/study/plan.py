@@ -93,7 +93,7 @@ class StudyPlan:
             for other, found in own.items()
             if self.done(name) < found.step <= tree.shared_steps(name, other)
         }
-        """Models known to diverge, because they or others have made the same steps: that is their outcome."""
+        """Models known to diverge, because they or others diverged in the same steps: that is their outcome."""
         # Givers come first, so what a model waits for is known by its turn.
         self._sources, self._first = dict[str, _Source | None](), dict[str, int]()
         for name, leaf in tree.leaves.items():

@@ -176,7 +176,7 @@ def _write_run(plan: StudyPlan, name: str) -> None:
         return
     run.path.mkdir(parents=True, exist_ok=True)
     if name not in plan.diverged:
-        # It diverged with other settings than these.
+        # A divergence recorded there was with other settings than these.
         run.diverged_file.unlink(missing_ok=True)
     atomic_write(run.settings_file, to_toml(plan.run_file(name)))
     if (last := plan.whole(name)) is not None:

@@ -87,7 +87,7 @@ class Tree:
         return self.leaves[one].model.total_steps if one == other else self.parting(one, other).step
 
     def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
-        """Leaves depth-first from the roots, by the step at which they start, each with its tree lines."""
+        """Leaves depth-first from the roots, by the step at which they start, each with the lines before its name."""
         children = sorted((leaf for leaf in self.leaves.values() if leaf.giver == name), key=lambda leaf: leaf.fork)
         for number, leaf in enumerate(children, start=1):
             is_last = number == len(children)
@@ -102,7 +102,7 @@ class Tree:
 
     @property
     def shared(self) -> int:
-        """Number of updates."""
+        """Number of updates if common steps are trained once."""
         return sum(leaf.own_steps for leaf in self.leaves.values())
 
     def why_nothing_is_shared(self) -> str:

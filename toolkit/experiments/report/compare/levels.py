@@ -75,7 +75,7 @@ class ScoreRow:
         return self._estimates[names]
 
     def _dependent(self, tasks: Sequence[TaskInfo]) -> list[list[TaskInfo]]:
-        """Groups of tasks in which a seed is one model; tasks with different seeds still count as independent."""
+        """Groups of tasks in which a seed is one model; with unequal seeds, tasks of equal data are independent."""
         if self.seeds is not Seeds.FINE_TUNING:
             return [list(tasks)]
         groups: dict[object, list[TaskInfo]] = {}

@@ -2,7 +2,7 @@
 
 The mean of a family is the unweighted mean of its data sets. Its t interval treats the seeds of its samples (each a
 data set, or several that share a model) as independent: variances of the means add up, with Welch-Satterthwaite degrees
-of freedom. It shows how much a score varies with fine-tuning only: if each model was pretrained once, it says nothing
+of freedom. It shows only how much a score varies with fine-tuning: if each model was pretrained once, it says nothing
 about other pretraining seeds.
 """
 

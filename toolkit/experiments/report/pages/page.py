@@ -70,7 +70,7 @@ class Contents:
     switches: tuple[str, ...] = ()
     """Lines on the runs' switches of objective."""
     remarks: tuple[str, ...] = ()
-    """Sentences on what is missing or differs: curves of runs, matches of scores, labels, corpora."""
+    """Sentences on runs without a curve, scores without a model, labels that no model has, and corpora that differ."""
     introduction: Introduction | None = None
 
 

@@ -151,7 +151,7 @@ def with_scores_made_elsewhere(results: Results | None, folder: Path, runs: Sequ
 
 
 def _owner(given: str, names: Iterable[str]) -> str | None:
-    """Name of the model that equals the given name, or the last parts of it as a path; the longest if several do."""
+    """The longest model name that equals the given name, or its last parts as a path; None if there is none."""
     spelled = f"__{_as_folder(given).rstrip('_')}"
     return max((name for name in names if spelled.endswith(f"__{_as_folder(name)}")), key=len, default=None)
 

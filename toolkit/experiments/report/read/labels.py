@@ -55,7 +55,7 @@ def quantity(value: Label | None) -> float | None:
 
 
 def distinguishing(groups: Sequence[Mapping[str, Label | None]]) -> list[str]:
-    """Minimal labels that distinguish groups and name each, preferably texts; all labels together must differ."""
+    """Minimal set of labels that distinguishes groups and names each, preferring texts; no two groups may be equal."""
     if len(groups) < 2:
         return []
     names = list(dict.fromkeys(name for group in groups for name in group))
