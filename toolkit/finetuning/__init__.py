@@ -1,7 +1,7 @@
 """Fine-tuning of encoders on labelled data, through transformers' Trainer.
 
-A `Task` is a family of data sets, from files to scores; `prepare`, then `run_cell` run one. torch and transformers are
-imported on first use only: `toolkit finetune --help` needs just the settings.
+A `Task` is a family of data sets, from files to scores; `prepare` tokenizes its data, `run_cell` trains and scores.
+torch and transformers are imported on first use only: `toolkit finetune --help` needs just the settings.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """Unusable records of a data set: one rule for all readers.
 
 A reader raises `BadRowError` for such a record. `bad_rows = "error"` makes the run fail, "skip" leaves the record out;
-records left out are counted by reason, printed, and listed in `result.json`.
+records left out are counted by reason, printed, and reported in `result.json`.
 """
 
 import re
@@ -34,7 +34,7 @@ class Labels(Enum):
 class BadRowError(UserError):
     """A record that cannot be used.
 
-    `reason` is the same for all records with the same problem; by default the problem, without what was found.
+    `reason` is the same for all records with the same problem; by default the problem, without the value found.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CheckedData:
     """Base class of a family's examples.
 
     Attributes:
-        bad: bad rows found in their files.
+        bad: findings about rows of their files.
         is_scored: False if no test row has a label: there are predictions, but no scores.
     """
 

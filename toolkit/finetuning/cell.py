@@ -191,7 +191,7 @@ def _run(
 
 
 def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) -> None:
-    """Refuse missing or non-finite scores: they choose no rate, and a restarted grid finds a damaged result."""
+    """Refuse missing or non-finite scores: no rate could be chosen, and restarted grids would find a damaged result."""
     for split, found in scores.items():
         for name in dict.fromkeys((task.metric, *found)):
             if not math.isfinite(found.get(name, math.nan)):

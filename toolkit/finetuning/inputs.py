@@ -60,7 +60,7 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
 
 
 def fitted_source(source: EncoderSource, tokenizer: PreTrainedTokenizerBase, *, longest: int) -> EncoderSource:
-    """Return the encoder with a tokenizer limited to the inputs that it accepts and to `longest` tokens."""
+    """Return the encoder with a tokenizer limited to the encoder's inputs and to `longest` tokens."""
     tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in source.accepted]
     tokenizer.model_max_length = longest
     return replace(source, tokenizer=tokenizer)
@@ -136,7 +136,7 @@ def paper_length(source: EncoderSource) -> int:
 def check_not_empty(rows: Sequence[Encoded], place: str, numbers: Sequence[int] | None = None) -> None:
     """Refuse an input without tokens: there is nothing to pool.
 
-    The message names its row of `place`, from `numbers` if the inputs are not all rows.
+    The message names its row in `place`, taken from `numbers` if the inputs are only some of the rows.
     """
     for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
         if not row["input_ids"]:

@@ -42,7 +42,7 @@ def choose_autocast(threads: int) -> Precision:
 
 
 def made_by(threads: int, dtype: Precision | None = None) -> dict[str, str]:
-    """Versions, device and compute dtype of this process's results; the dtype is for `threads` CPU threads or GPU."""
+    """Versions, device and compute dtype of this process's results; the dtype defaults to that of `choose_autocast`."""
     return {**versions_and_device(), "dtype": dtype or choose_autocast(threads)}
 
 

@@ -20,7 +20,7 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
 
     Args:
         model: `model/` of a fine-tuning run, or the folder above it.
-        file: as the test file of fine-tuning; labels may be missing.
+        file: in the format of the run's test file; labels may be missing.
         output: folder of the predictions.
         changes: settings for reading the file, in place of those of the fine-tuning run.
 

@@ -26,7 +26,7 @@ def cut_validation(splits: Mapping[Split, Sequence[ExampleT]]) -> dict[Split, Se
 def split_training(num_rows: int) -> tuple[list[int], list[int]]:
     """Row numbers of the training and the validation split that the paper's authors cut from a training file.
 
-    5 % of the rows are for validation, drawn by `datasets` with seed 42 whatever the run's seed; both in drawing order.
+    5 % of rows are for validation, drawn by `datasets` with seed 42 whatever the run's seed; both in the order drawn.
     Given as 95 % for training, as theirs: a validation share would round to one row more for some files.
     """
     if num_rows < 2:

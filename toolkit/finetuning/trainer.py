@@ -186,7 +186,7 @@ class _Trainer(Trainer):
 
 
 def settle_accelerator() -> None:
-    """Tell DeepSpeed, which trainers import, if there is no GPU: otherwise it would warn."""
+    """Tell DeepSpeed, which trainers import, to use the CPU if there is no GPU: otherwise it would warn."""
     if not has_gpu():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 

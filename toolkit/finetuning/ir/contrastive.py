@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _QUEUED_BATCHES = 4
-"""Number of batches of pairs to choose a batch from, so that it is full even if some pairs have to wait."""
+"""Batches' worth of pairs to choose a batch from, so that it is full even if some pairs have to wait."""
 
 
 class TrainingPair(NamedTuple):

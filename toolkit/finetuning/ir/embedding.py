@@ -31,7 +31,7 @@ _KEPT = ("Transformer", "Pooling", "Normalize")
 
 
 def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSource | None:
-    """The source of a SentenceTransformer with its own pooling, and its maximum length or `max_length`; else None.
+    """Source with its own pooling, and its maximum length or `max_length`; None if it is not a SentenceTransformer.
 
     Unsupported modules and similarity functions are dropped with a message.
     """
@@ -59,7 +59,7 @@ def with_modules(source: EncoderSource, *, max_length: int | None) -> EncoderSou
 
 
 def modules_of(embedder: "SentenceTransformer") -> Modules:
-    """Modules of a SentenceTransformer after the encoder that folders written here can declare."""
+    """Modules after a SentenceTransformer's encoder, limited to those that folders written here can declare."""
     kept: dict[str, Any] = {type(module).__name__: module for module in embedder}
     kinds = getattr(kept.get("Pooling"), "pooling_mode", "mean")
     return Modules(

@@ -205,7 +205,7 @@ class Retrieval(Task[JudgedSplits]):
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """Rankings of all splits; documents that several searches share are encoded once."""
+        """Rankings of all splits; searches of the same documents encode them only once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
         searches = {(split, number): row for split, inputs in features.items() for number, row in enumerate(inputs)}
         found: dict[tuple[Split, int], Outputs] = {}
@@ -274,7 +274,7 @@ class Retrieval(Task[JudgedSplits]):
 
     @staticmethod
     def usage(model: Path) -> str:
-        """Python code that loads it as a SentenceTransformer."""
+        """Python code that loads `model` as a SentenceTransformer."""
         return f"sentence_transformers.SentenceTransformer({str(model)!r}).encode_query('a query')"
 
     def save(self, network: nn.Module, folder: Path, data: JudgedSplits) -> None:

@@ -58,7 +58,7 @@ def choose_form(source: EncoderSource, asked: Form | None) -> tuple[Form, int]:
 
 
 def token_in_front(source: EncoderSource, form: Form) -> int | None:
-    """Id to prepend to a sentence so that its first token is scored too; None if it has one, or had none in training.
+    """Id to prepend to a sentence so that its first token is scored too; None if not needed, or not used in training.
 
     It is the beginning-of-text token, else end-of-text, as in EleutherAI's lm-evaluation-harness. Models trained here
     are scored as they were trained.

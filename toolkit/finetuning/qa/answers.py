@@ -156,7 +156,7 @@ def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple
 
 
 def answer_positions(offsets: npt.NDArray[np.int32], question: Question) -> slice:
-    """Positions of the first answer's tokens in an input, unless truncated.
+    """Positions in an input of those tokens of the first answer that were not truncated.
 
     `offsets`, (S, 2), are each token's characters in the stripped context; -1 for the question's tokens.
     """

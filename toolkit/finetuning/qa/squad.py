@@ -98,7 +98,7 @@ def _from_row(path: Path, place: str, row: Mapping[str, Any]) -> Iterator[_Read]
 
 
 def _inside(place: str, holder: Any, key: str, read: Callable[[int, Any], Iterable[_Read]]) -> Iterator[_Read]:
-    """Yield the results of `read` for the indices and items of a list; if it is no list, a reader that raises that."""
+    """Yield the readers from `read` for each index and item of a list; if it is no list, one that raises the error."""
     try:
         items = _member(place, holder, key, list)
     except BadRowError:

@@ -41,7 +41,7 @@ class Window:
 
 
 class WindowBuilder:
-    """Splits questions and contexts into windows, each tokenized as a pair (see `framed_source`).
+    """Splits contexts into windows, each tokenized as a pair with its question (see `framed_source`).
 
     Neighbours share `overlap` tokens, at most half of a window's part of the context. Questions that would take more
     than half of an input are truncated.

@@ -31,7 +31,7 @@ class LabelSet:
     """The classes of a task, in a fixed order, with the type each had in the file.
 
     `1`, `1.0`, `True` and `"1"` are four labels, though the first three are equal in Python. A label that is not among
-    the classes means the one with the same spelling, so that a strings-only format (TSV) goes with one with numbers.
+    the classes means the one with the same spelling, so that strings-only files (TSV) can be mixed with others.
     """
 
     def __init__(self, labels: Sequence[Label]) -> None:

@@ -59,7 +59,7 @@ class _Layout:
     known: frozenset[str] = frozenset()
 
     def has_tag(self, cells: list[str]) -> bool:
-        """True if the tag column has a tag, or a value it has in other lines; True if there are only tokens."""
+        """True if the tag column has a tag, or a value that it has in other lines, or if there are only tokens."""
         return self.num_columns == 1 or is_tag(cells[self.tag]) or cells[self.tag] in self.known
 
     def cells(self, line: str) -> list[str]:

@@ -254,7 +254,7 @@ def _known(
 
 
 def _labels(data: TaggedText, words: Sequence[int], blanks: Sequence[int], classes: Sequence[int]) -> list[int]:
-    """Label of each token: its word's tag; of a blank before a word, the word's tag if I- or a class, else O.
+    """Label of each token: its word's tag; for a blank before a word, the word's tag if that is I- or a class, else O.
 
     Without a label, arbitrary predictions for blanks would reach users of the model through `pipeline`.
     """

@@ -20,7 +20,7 @@ TokenRange = tuple[int, int]
 """First token and the one after the last, among the tokens of a sentence."""
 WordInputs = list[dict[str, Any]]
 """`sentence` (its number), the encoder's inputs, and for each token a word number or `NO_WORD`: `words`, the word that
-it answers for; `blanks`, the answered word before which it is only the blank; `token_words`, the word that it is part
+it answers for; `blanks`, the answered word if it is just the blank before that; `token_words`, the word that it is part
 of."""
 
 
