@@ -34,7 +34,7 @@ _SHOWN_CHARACTERS = 40
 # Characters per batch: a tokenizer's own backend needs up to about 100 bytes of working memory for each, the fast one
 # a few.
 _OWN_CHARACTERS, _FAST_CHARACTERS = 1 << 19, 8 << 20
-# One document per this many bytes of a group's text is sampled, but about this many at least and at most.
+# One document is sampled per this many bytes of a group's text, but about this many per group at least, and at most.
 _SAMPLED_BYTES, _FEWEST_SAMPLED, _MOST_SAMPLED = 4e6, 32, 1024
 
 

@@ -55,7 +55,7 @@ _LONG_BYTES, _NUM_TRIED = 1 << 29, 64
 def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSettings) -> PreprocessResult | None:
     """Tokenize text into the corpus folder `output`.
 
-    The result depends only on the texts, the tokenizer and the settings, not on workers, tasks and where they run.
+    The result depends only on the texts, the tokenizer and the settings, not on workers, tasks or where they run.
     If interrupted and called again in the same way, it writes the groups of sources that are not finished, and ends
     with the same bytes. Multiple commands may write one corpus at the same time: each takes groups that no other has.
 

@@ -22,7 +22,7 @@ class PreprocessResult:
     """Result and speed of `preprocess`.
 
     Attributes:
-        holdout: manifest of the holdout; None if no documents are held out.
+        holdout: manifest of the holdout, which may be empty; None without `--holdout`.
         why_reference: why the tokenizer's own backend made the ids; empty if the fast one did.
         tally: counts over all rows, including those of an earlier, interrupted run.
         rows: the packed rows; None without a sequence length.

@@ -53,7 +53,7 @@ class CorpusJob(Job):
         self.on_span: OnSpan = _unheard
 
     def is_done(self, item: Item) -> bool:
-        """True if the item is done, also if another command has finished the corpus since."""
+        """True if the item is done, including when another command has finished the corpus since."""
         step, number = item.payload
         if step == "read":
             return number not in self.corpus.unread()
@@ -61,7 +61,7 @@ class CorpusJob(Job):
             return self.corpus.is_decided
         try:
             return all(group.number != number for group in self.corpus.missing())
-        except UserError as error:  # about all groups so far; the command meets it itself
+        except UserError as error:  # about all groups so far: the command raises it itself
             raise StoppedError from error
 
     def do(self, item: Item) -> None:
@@ -137,7 +137,7 @@ def item_key(step: Literal["read", "write"], number: int, why_reference: str) ->
 
 
 def write_all(corpus: UnfinishedCorpus, tokenizer: Tokenizer, choice: BackendChoice | None) -> None:
-    """Write until no group is missing, including groups that a killed command left."""
+    """Write until no group is missing, including groups that a killed command left unfinished."""
     before = corpus.num_bytes
     total = sum(file.num_bytes for file in corpus.files) * (1 if corpus.screening is None else 2) - before
     with progress("Preparing", total=total / 1e6, unit="MB") as bar:

@@ -38,7 +38,7 @@ class BackendChoice:
 def choose_backend(
     tokenizer: Tokenizer, *, engine: Literal["auto", "reference"], texts: Iterator[str], num_threads: int | None
 ) -> BackendChoice:
-    """Take the fast backend if it equals the tokenizer's own on every entry and on 2 million characters of this input.
+    """Take the fast backend if it equals the tokenizer's own on every vocabulary entry and 2 million input characters.
 
     For a short input it is not worth opening. `texts` are the documents from the first on, read as far as needed;
     `num_threads` is the number of threads that will call the backend; None: any number.

@@ -52,7 +52,7 @@ def write_to(
     folder = cache_folder() / "staging" / digest_of([url, command])[:32]
     console().print(f"Writing to {folder} first.")
     result = None if _is_finished(folder) else write(folder)
-    # One command uploads: another one would put corpus.json there while shards are still being uploaded.
+    # Only one command uploads at a time: another would put corpus.json there while shards are still being uploaded.
     with locked_file(cache_folder() / f".{folder.name}.lock"):
         if _is_finished(folder):
             _upload(folder, url)
@@ -87,5 +87,5 @@ def _upload(folder: Path, url: str) -> None:
 
 
 def _is_left_out(path: Path) -> bool:
-    """True if a file is a lock, a shared file of commands, or a packing plan, which each machine makes for itself."""
+    """True if a file is a lock, a file that commands share, or a packing plan, which each machine makes for itself."""
     return any(name.startswith((".", "plans-")) for name in path.parts) or ".plan-" in path.name

@@ -1,5 +1,5 @@
-"""Checks of a run that no settings group can make by itself, by what they need: a UserError says what is wrong and
-what to do. Whether a run may resume, or start from given weights, is checked by `Continuation`.
+"""Checks of a run that no settings group can make by itself, grouped by what they need: a UserError says what is wrong
+and what to do. Whether a run may resume, or start from given weights, is checked by `Continuation`.
 """
 
 from collections.abc import Mapping, Set
@@ -106,7 +106,7 @@ def _check_tokenizers(settings: RunSettings, corpora: RunCorpora) -> None:
 
 
 def _check_frames(settings: RunSettings, corpora: RunCorpora) -> None:
-    """Refuse corpora with different ids around their documents; adopted corpora do not record theirs."""
+    """Refuse corpora with different ids around their documents; corpora without a record of these are not compared."""
     frames = []
     for named in corpora.named:
         encoding = named.corpus.manifest.tokenizer.encoding

@@ -222,7 +222,7 @@ def with_choices(run: DeclaredRun, saved: Mapping[str, Any]) -> DeclaredRun:
     if model.vocab_size is None:
         model = model.model_copy(update={"vocab_size": saved.get("model", {}).get("vocab_size")})
     if init is not None:
-        # In a folder of checkpoints, the one that the run was started from.
+        # If init.from is a folder of checkpoints: the one that the run was started from.
         before = (saved.get("init") or {}).get("from", init.source)
         if Path(before).parent in (Path(init.source) / CHECKPOINTS_FOLDER, Path(init.source)):
             init = init.model_copy(update={"source": before})

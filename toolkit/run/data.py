@@ -132,7 +132,7 @@ def in_steps(settings: RunSettings) -> RunSettings:
     """
     if all(phase.epochs is None for phase in settings.schedule):
         return settings
-    # So long that anything that has to fit into a phase does.
+    # Long enough for anything that has to fit into a phase.
     endless = [phase if phase.epochs is None else phase.of_steps(_ENDLESS) for phase in settings.schedule]
     train = settings.train.model_copy(update={"steps": None})
     longer = settings.model_copy(update={"schedule": tuple(endless), "train": train})

@@ -1,4 +1,4 @@
-"""Declared runs: the settings of a run file, and what follows from those only."""
+"""Declared runs: the settings of a run file, and what depends only on them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -54,7 +54,7 @@ def divergence_of(run: DeclaredRun, hashes: Hashes) -> Divergence | None:
 
 @contextmanager
 def divergence_kept(folder: RunFolder | None, corpora: Mapping[str, str]) -> Iterator[None]:
-    """Record a divergence in the body, which all ranks raise, in `folder`, which is None on all ranks but one."""
+    """Record in `folder`, None on all ranks but one, a divergence that the body raises on all ranks."""
     try:
         yield
     except NonFiniteError as error:

@@ -42,7 +42,7 @@ def is_free(key: str) -> bool:
 
 
 def check_resumable(manifest: CheckpointManifest, settings: RunSettings) -> None:
-    """Refuse to resume a run from only weights."""
+    """Refuse to resume a run from a checkpoint without optimizer moments."""
     if not manifest.has_moments:
         raise CheckpointError(
             f"step {manifest.step:,} in {settings.run.dir} has no optimizer state, so the run cannot be resumed from "

@@ -1,6 +1,6 @@
 """Run files: reading, completion by presets and `--set`, and validation, with every mistake in one message.
 
-This opens only the run file, the manifest of a checkpoint at `init.from`, and the data if the length of a phase is in
+This opens only the run file, a checkpoint's manifest if `init.from` is set, and the data if the length of a phase is in
 `epochs`.
 """
 

@@ -111,7 +111,7 @@ class Screening:
     ) -> None:
         """Write the results of reading a group into its folder; `on_span` gets the source and its bytes read so far.
 
-        `check` gets the accounts at the end, so that a bad source is reported before all groups are read.
+        `check` gets the accounts at the end of the group, so that a bad source is reported before all groups are read.
         """
         num_workers = num_workers or len(os.sched_getaffinity(0))
         with (
@@ -133,7 +133,7 @@ class Screening:
             check(accounts)
 
     def decide(self, groups: Sequence[tuple[Path, Sequence[str]]], output: Path) -> None:
-        """Decide which documents are left out; `groups` are all screened folders, in order, with names of sources.
+        """Decide which documents are left out; `groups` are all screened folders in order, each with source names.
 
         A document that contains a test text neither is a near-duplicate nor has one.
         """

@@ -1,4 +1,4 @@
-"""Near-duplicates: MinHash signatures of texts, and which documents of a whole corpus are similar by them.
+"""Near-duplicates: MinHash signatures of texts, and which documents of a whole corpus they show to be similar.
 
 The fraction of equal values in two signatures of 128 values estimates the Jaccard similarity of the texts' word 5-grams
 (standard error 0.035 at 0.8). Only documents that agree in all values of some band are compared (locality-sensitive

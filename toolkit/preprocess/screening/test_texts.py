@@ -82,7 +82,7 @@ class TestTexts:
         self._lengths = sorted(lengths)
         self._grams, firsts = np.unique(np.concatenate(found), return_index=True)
         self._owners = np.concatenate(owners)[firsts]
-        # Almost no n-gram of a document is in a test: one lookup in a table with 16 slots per test n-gram tells.
+        # Almost no n-gram of a document is in a test: a lookup in a table with 16 slots per test n-gram rules most out.
         self._shift = np.uint64(60 - self._grams.size.bit_length())
         self._table = np.zeros(1 << (64 - int(self._shift)), bool)
         self._table[self._grams >> self._shift] = True

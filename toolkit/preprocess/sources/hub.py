@@ -1,7 +1,7 @@
 """Data sets on the hub: from a name and a configuration to the Parquet files of one commit.
 
 Configurations come from the data set's README, read and resolved by the `datasets` library, so that a name means the
-same files in both. A repository whose README names no configurations has one for each of its folders.
+same files here as in `datasets`. A repository whose README names no configurations has one for each of its folders.
 """
 
 import difflib

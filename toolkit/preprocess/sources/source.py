@@ -131,7 +131,7 @@ LeftOut = dict[str, str]
 
 
 def report_left_out(left_out: LeftOut, *, place: str = "") -> None:
-    """Print what was passed over, one line per reason; `place` is the place it is in."""
+    """Print what was passed over, one line per reason; `place` says where, in words."""
     names = defaultdict[str, list[str]](list)
     for path, why in sorted(left_out.items()):
         names[why.partition("/")[0]].append(f"{path} is {why}" if why.startswith("/") else os.path.basename(path))

@@ -75,7 +75,7 @@ def command_digest(key: Mapping[str, Any]) -> str:
 
 
 def finished_corpus(folder: Path, key: Mapping[str, Any], tokenizer: Tokenizer) -> CorpusManifest | None:
-    """The manifest of a finished corpus if the same command made it and its sources are unmodified since; or None."""
+    """The manifest of a finished corpus if the same command made it and its sources are unmodified since; else None."""
     if is_unfinished(folder) or not (folder / CORPUS_MANIFEST).exists():
         return None
     with suppress(CorpusError):  # a damaged corpus is not this one
