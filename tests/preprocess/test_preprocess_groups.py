@@ -15,7 +15,7 @@ from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.preprocess.writer import groups
 from toolkit.preprocess.writer.corpus import UnfinishedCorpus
-from toolkit.preprocess.writer.groups import written_groups
+from toolkit.preprocess.writer.groups import SourceGroup, written_groups
 from toolkit.work import claims
 from toolkit.work.commands import command_name
 
@@ -208,3 +208,8 @@ def test_leaving_a_source_out_loses_no_other_group(prepare, write_jsonl, tmp_pat
     assert prepare(tmp_path / "in", **given).num_kept_shards == kept
     prepare(tmp_path / "in", output=tmp_path / "whole", **given)
     assert all_files(tmp_path / "corpus") == all_files(tmp_path / "whole")
+
+
+def test_a_group_without_sources_has_a_name() -> None:
+    """It may fail too, and the message names it."""
+    assert str(SourceGroup(3, [], [])) == "group 3 (all sources excluded)"

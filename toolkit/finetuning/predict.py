@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.errors import UserError
-from toolkit.core.settings import validated
-from toolkit.engine.gpus import has_gpu
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
 from toolkit.finetuning.encoder_source import model_loading
-from toolkit.finetuning.prediction import TASK_FILE, answer, output_errors_named, write_predictions
+from toolkit.finetuning.prediction import TASK_FILE, answer, noted_settings, output_errors_named, write_predictions
 
 
 def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any] | None = None) -> int:
@@ -35,7 +33,7 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         )
     notes = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     family = get_task(notes["task"])
-    task = family(validated(family.Settings, notes["settings"] | (changes or {})))
+    task = family(noted_settings(family, notes["settings"], changes or {}))
     with output_errors_named(output):
         output.mkdir(parents=True, exist_ok=True)
     data = task.read_open(file, folder, notes)
@@ -43,7 +41,7 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
     with cpu_threads(task.settings.threads):
         prepared = prepare(task, {Split.TEST: file}, data, source)
         with model_loading(str(folder)):
-            network = task.load(prepared.source, data).float().to("cuda" if has_gpu() else "cpu")
+            network = task.load(prepared.source, data).float()
         rows = answer(task, data, prepared.features, network, prepared.source)[Split.TEST]
     write_predictions(task, rows, output)
     return len(rows)

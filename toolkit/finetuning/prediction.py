@@ -10,8 +10,10 @@ from torch import nn
 
 from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
+from toolkit.core.settings import validated
+from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.settings import Split
+from toolkit.finetuning.settings import FinetuningSettings, Split
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
 
@@ -22,7 +24,9 @@ TASK_FILE = "finetuning.json"
 def answer(
     task: Task[Any], data: Any, features: Mapping[Split, Features], network: nn.Module, source: EncoderSource
 ) -> Mapping[Split, list[Prediction]]:
-    """Predictions of a trained network for all splits but the training split."""
+    """Predictions of a trained network for all splits but the training split; moves it to the device that they use."""
+    # One that was not trained here, or has loaded its weights, is still on the CPU.
+    network.to("cuda" if has_gpu() else "cpu")
     answered: dict[Split, Features] = {split: rows for split, rows in features.items() if split is not Split.TRAIN}
     return task.decode(data, answered, task.answer_splits(network, answered, source))
 
@@ -42,6 +46,16 @@ def write_predictions(task: Task[Any], predictions: Iterable[Prediction], output
     """Write `predictions.jsonl`."""
     rows = (json.dumps(task.row(prediction), ensure_ascii=False) + "\n" for prediction in predictions)
     atomic_write(output / "predictions.jsonl", "".join(rows))
+
+
+def noted_settings(family: type[Task[Any]], noted: Mapping[str, Any], changes: Mapping[str, Any]) -> FinetuningSettings:
+    """Settings from the notes in a fine-tuned folder, which have every one of them, with changes.
+
+    A noted default counts as not given: settings may exclude one another, as steps and epochs do.
+    """
+    defaults = family.Settings().model_dump(mode="json")
+    given = {key: value for key, value in noted.items() if key not in defaults or value != defaults[key]}
+    return validated(family.Settings, given | {**changes})
 
 
 def write_notes(task: Task[Any], data: Any, source: EncoderSource, folder: Path) -> None:

@@ -38,7 +38,7 @@ def fit_once(task: Task[Any], network: nn.Module, inputs: Features, source: Enco
     if diverged.is_file():
         raise NonFiniteError(diverged.read_text())
     if trained.is_file():
-        network.load_state_dict(torch.load(trained, weights_only=True))
+        network.load_state_dict(torch.load(trained, map_location="cpu", weights_only=True))
         return
     try:
         task.fit(network, inputs, source, folder=folder)

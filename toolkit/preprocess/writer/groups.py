@@ -52,8 +52,8 @@ class SourceGroup:
         return sum(file.num_bytes for file in self.files)
 
     def __str__(self) -> str:
-        first, *more = self.files
-        return f"{first.name} and {len(more):,} more" if more else first.name
+        first, *more = [file.name for file in self.files] or [f"group {self.number} (all sources excluded)"]
+        return f"{first} and {len(more):,} more" if more else first
 
 
 def groups_of(files: Sequence[Source]) -> list[SourceGroup]:
