@@ -154,6 +154,24 @@ def test_data_may_move(tmp_path, ran):
     assert ran == [2]
 
 
+@pytest.mark.parametrize(("is_set", "code"), [(False, 0), (True, 2)])
+def test_threads_count_only_if_the_grid_sets_them(tmp_path, toolkit, ran, is_set, code):
+    """Without, a machine with other cores, or with a GPU, would refuse what is finished."""
+    path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
+    if not is_set:
+        path.write_text(path.read_text().replace("threads = 1\n", ""))
+    grids.run_grid(path)
+    file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/declared.json"
+    declared = json.loads(file.read_text())
+    declared["settings"]["threads"] = 64
+    file.write_text(json.dumps(declared))
+    assert toolkit("grid", path)[0] == code
+    (file.parent / "result.json").unlink()
+    (file.parent / "diverged.json").write_text('{"message": "diverged"}')
+    assert toolkit("grid", path)[0] == 0
+    assert ran == ([1, 1] if is_set else [1])
+
+
 def test_failed_cells_stop_nothing_else_and_are_tried_again(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc", "tc"), rates=(1e-3,), seeds=(0,))
     training = tmp_path / "data" / "train.conll"

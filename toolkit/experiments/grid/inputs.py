@@ -60,6 +60,8 @@ class ResolvedTask:
     """SHA-256 of each file that is read, by split; None before the files are fetched."""
     form: str | None = None
     """Source name of a data set's training split, or the training file if it has none; None without a data set."""
+    is_threads_open: bool = False
+    """Whether the grid leaves `threads` to each machine."""
 
     @property
     def training_data(self) -> list[Any]:
@@ -130,7 +132,8 @@ def resolve_task(
                 f"the paper's runs; grid.steps = {options['steps']} is for the other tasks. For another number, set "
                 "steps in this task."
             )
-    if settings.threads is None and not has_gpu():
+    is_threads_open = settings.threads is None
+    if is_threads_open and not has_gpu():
         settings = settings.model_copy(update={"threads": torch.get_num_threads()})
     try:
         reader = family(settings)
@@ -145,9 +148,9 @@ def resolve_task(
         found = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
         files = {**files, **found} if found else {}
     if not files:
-        return ResolvedTask(entry, settings, {}, None, form)
+        return ResolvedTask(entry, settings, {}, None, form, is_threads_open)
     hashes = {split.value: _hash_files(reader, split, path, known) for split, path in files.items()}
-    return ResolvedTask(entry, settings, files, hashes, form)
+    return ResolvedTask(entry, settings, files, hashes, form, is_threads_open)
 
 
 def _check_choice(place: str, named: NamedDataset, protocol: str, num_rates: int, given: Collection[str]) -> None:

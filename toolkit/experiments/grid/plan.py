@@ -12,7 +12,6 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
 from toolkit.experiments.encoders import check_model
-from toolkit.experiments.grid.cell_folder import record_differences
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
 from toolkit.experiments.grid.declaration import Grid, make_grid
 from toolkit.experiments.grid.folder import GridFolder
@@ -137,11 +136,7 @@ class GridPlan:
         was = self.folder.place(cell).declared
         if was is None:
             return ["it has no declared.json, so a grid did not run it"]
-        # A setting added by a later version had its default value.
-        defaults = get_task(cell.kind).Settings().model_dump(mode="json")
-        # Inputs that have not been fetched cannot be compared.
-        now = {key: was.get(key) if value is None else value for key, value in self.task(cell).record.items()}
-        return record_differences({**was, "settings": {**defaults, **was.get("settings", {})}}, now)
+        return self.task(cell).differences(was)
 
     def _refusal(self, changed: Mapping[Cell, list[str]]) -> str:
         by_difference: dict[str, list[Cell]] = {}

@@ -17,7 +17,7 @@ from toolkit.core.errors import NonFiniteError, UserError
 from toolkit.core.text import counted
 from toolkit.engine import gpus
 from toolkit.engine.precision import Precision
-from toolkit.experiments.grid.cell_folder import CellFolder
+from toolkit.experiments.grid.cell_folder import CellFolder, Record, record_differences
 from toolkit.experiments.grid.cells import Cell
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.inputs import ResolvedModel, ResolvedTask
@@ -57,6 +57,16 @@ class CellTask:
             "data": self.task.hashes,
         }
 
+    def differences(self, was: Record) -> list[str]:
+        """Differences from the record of a finished cell, in words; threads count only if the grid sets them."""
+        # A setting added by a later version had its default value.
+        before = {**get_task(self.task.entry.kind).Settings().model_dump(mode="json"), **was.get("settings", {})}
+        # Inputs that have not been fetched cannot be compared.
+        now: dict[str, Any] = {key: was.get(key) if value is None else value for key, value in self.record.items()}
+        if self.task.is_threads_open:
+            now["settings"] = {**now["settings"], "threads": before["threads"]}
+        return record_differences({**was, "settings": before}, now)
+
 
 class GridJob(Job):
     """Cells to run; a process keeps what depends only on model and task until others come."""
@@ -71,7 +81,9 @@ class GridJob(Job):
     def is_done(self, item: Item) -> bool:
         """True if a cell has scores, or diverged with its current declaration."""
         place = self._place(item)
-        return place.score is not None or (place.diverged is not None and place.declared == item.payload.record)
+        if place.score is not None or place.diverged is None:
+            return place.score is not None
+        return (was := place.declared) is not None and not item.payload.differences(was)
 
     def do(self, item: Item) -> None:
         """Run a cell as `toolkit finetune` does; a divergence is recorded."""
