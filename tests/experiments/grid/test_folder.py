@@ -16,10 +16,11 @@ SCORE = Score(**CELL._asdict(), **SCORES, majority=0.125, made_by={"torch": "2.1
 
 def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
     folder = GridFolder(tmp_path)
-    other = SCORE.model_copy(update={"seed": 0, "validation": None})
+    # A line separator that JSON does not escape.
+    other = SCORE.model_copy(update={"seed": 0, "validation": None, "test": {"f1": 1.0, "accuracy_a\u2028b": 0.5}})
     folder.write_results([SCORE, other], {"m": {"t": {"learning_rate": 1e-5}}})
     assert folder.read_scores() == [other, SCORE]
-    assert folder.results_file.read_text().splitlines()[1] == (
+    assert folder.results_file.read_text().split("\n")[1] == (
         '{"model": "m", "task": "t", "kind": "sc", "seed": 1, "learning_rate": 1e-05, "metric": "f1", '
         '"validation": {"f1": 0.5}, "test": {"f1": 1.0, "accuracy": 0.25}, "majority": 0.125, '
         '"made_by": {"torch": "2.13.0"}}'

@@ -222,3 +222,13 @@ def test_a_checkpoint_is_the_same_without_its_moments(tmp_path: Path) -> None:
     before = found()
     drop_moments(root, 1)
     assert (found(), read_manifest(root / "step-00000020").has_moments) == (before, False)
+
+
+def test_a_sentence_transformer_is_identified_by_its_pooling_too(tmp_path: Path) -> None:
+    for name in ("config.json", "modules.json", "1_Pooling/config.json", "onnx/model.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    entry = ModelEntry(name="a", path=str(tmp_path))
+    found = resolve_model(entry, tmp_path / "exports", hub=HubAccess.CACHED, known=KnownHashes())
+    assert found.contents is not None
+    assert set(found.contents) == {"config.json", "modules.json", "1_Pooling/config.json"}

@@ -81,7 +81,8 @@ class GridFolder:
     def read_scores(self) -> list[Score]:
         """Scores of the finished cells, in file order."""
         path = self.results_file
-        lines = enumerate(_read_text(path).splitlines(), start=1)
+        # Not splitlines(): names may contain U+0085 and U+2028.
+        lines = enumerate(_read_text(path).split("\n"), start=1)
         scores = [self._score(number, line) for number, line in lines if line.strip()]
         if not scores:
             raise UserError(f"{path} has no finished cell, so there is nothing to report. {_AGAIN} {_DIVERGED}")

@@ -221,8 +221,10 @@ def resolve_model(entry: ModelEntry, exports: Path, *, hub: HubAccess, known: Kn
         return ResolvedModel(entry, exported, {MANIFEST_NAME: digest}, checkpoint.path)
     folder = Path(entry.path)
     if folder.is_dir():
-        files = (file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith("."))
-        contents = {file.name: known.hash(file) for file in files if file.suffix != ".md"}
+        # Of a SentenceTransformer, 1_Pooling/config.json and the like too.
+        inner = folder.glob("[0-9]*_*/*") if (folder / "modules.json").is_file() else ()
+        files = (file for file in sorted((*folder.iterdir(), *inner)) if file.is_file() and file.name[0] != ".")
+        contents = {file.relative_to(folder).as_posix(): known.hash(file) for file in files if file.suffix != ".md"}
         return ResolvedModel(entry, entry.path, contents)
     if hub is HubAccess.CACHED and "@" not in entry.path and HubName.parse(entry.path):
         commit = None
