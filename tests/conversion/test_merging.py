@@ -166,7 +166,7 @@ def test_what_makes_no_mean_is_refused(run: Path, tmp_path: Path) -> None:
     first, second = (run / f"checkpoints/step-000000{step}" for step in (20, 40))
     out = tmp_path / "out"
     for sources, options, said in (
-        ([run], {"steps": "20..39"}, "two checkpoints or more"),
+        ([run], {"steps": "20..39"}, "two or more different checkpoints"),
         ([first, second, first], {}, "each once"),
         ([second, first], {"weights": "1-sqrt"}, "in the order of their steps, and these are of steps 40, 20"),
         ([second, first], {"weights": "linear"}, "in the order of their steps"),

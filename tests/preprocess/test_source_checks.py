@@ -42,10 +42,10 @@ WHOLE = [
     for packed in PACK
 ] + [(".parquet", parquet({"text": TEXTS}))]  # fmt: skip
 NAMED = [
-    (".jsonl", "".join(map(json.dumps, ROWS)), r"one in a line each\. Write them so: jq -c \. < .*\.jsonl > NEW"),
-    (".jsonl.gz", "".join(map(json.dumps, ROWS)), r"one in a line each\. .*: zcat .*\.jsonl\.gz \| jq -c \. > NEW"),
-    (".json", json.dumps(ROWS[0], indent=1), "one in a line each"),
-    (".jsonl", "\n".join(json.dumps(row, indent=1) for row in ROWS), "one in a line each"),
+    (".jsonl", "".join(map(json.dumps, ROWS)), r"not one per line\. Rewrite it: jq -c \. < .*\.jsonl > NEW"),
+    (".jsonl.gz", "".join(map(json.dumps, ROWS)), r"not one per line\. .*: zcat .*\.jsonl\.gz \| jq -c \. > NEW"),
+    (".json", json.dumps(ROWS[0], indent=1), "not one per line"),
+    (".jsonl", "\n".join(json.dumps(row, indent=1) for row in ROWS), "not one per line"),
     (".jsonl", LINES.replace("\n", "\r"), r"end with \\r alone\. Replace that: tr '\\r' '\\n' < "),
     (".csv", "text,id\ra,1\rb,2\r", r"end with \\r alone"),
     (".tsv", "text\rid\ra\r", r"end with \\r alone"),
