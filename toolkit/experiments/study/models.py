@@ -75,7 +75,9 @@ class _Family:
         self._study, self._runs = study, StudyFolder(study.study.dir).runs
         self._mistakes, self._outside = dict[str, list[str]](), dict[str, OutsideRun]()
         path = find_run_file(study.study.base)
-        self._base, self._stem = read_toml(path, expected="run"), path.stem
+        self._base = read_toml(path, expected="run")
+        # In names of models it stands for the preset, in characters that a name may have.
+        self._stem = re.sub(r"[^\w.+-]+", "-", path.stem).lstrip("-.+")
         if self._base.keys() & {"fork", "branch"}:
             raise SettingsError(
                 f"study.base={study.study.base!r} goes on from a checkpoint of another run. Give the run that it left, "
