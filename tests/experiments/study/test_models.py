@@ -144,7 +144,7 @@ def test_a_budget_of_tokens_and_a_run_that_exists(study, tmp_path):
         {"objective": "clm", "tokens": 5_000_000_000},
         {"objective": "mlm", "steps": 1500},
     ]
-    assert parse_schedule("mlm 12.5k")[0]["steps"] == 12_500
+    assert [parse_schedule(f"mlm {length}")[0]["steps"] for length in ("12.5k", "2.01k")] == [12_500, 2010]
     assert parse_schedule("clm 25%+mlm 75 %")[1] == {"objective": "mlm", "fraction": 0.75}
 
 
