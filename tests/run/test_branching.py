@@ -266,9 +266,11 @@ def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: 
     assert [plan.position(step) for step in range(4, 8)] == [0, 8, 32, 40]
 
 
-def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("validation", ["", 'validation = "{}/corpus"\n'], ids=["other rows", "validated on too"])
+def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path, validation: str) -> None:
     shutil.copytree(trunk.parent / "corpus", tmp_path / "moved")
-    settings = load_run(str(_branch(trunk, tmp_path, _MLM + f'[data]\ntrain = "{tmp_path / "moved"}"\n')))
+    data = f'[data]\ntrain = "{tmp_path / "moved"}"\n' + validation.format(trunk.parent)
+    settings = load_run(str(_branch(trunk, tmp_path, _MLM + data)))
     assert (settings.data.train, StepPlan(settings).position(5)) == (str(tmp_path / "moved"), 40)
 
 

@@ -249,8 +249,10 @@ def _with_rates(
 def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
     """The parent's place -> the tail's, for each corpus that the two find in different places."""
     there, here = (flat(snapshot(run.settings)) for run in (before, alone))
-    named = {found: here[key] for key, found in open_corpora(alone).hashes().items()}
-    places = dict[str, set[str]]()
+    places, named = dict[str, set[str]](), dict[str, str]()
+    for key, found in open_corpora(alone).hashes().items():
+        if not key.startswith("data.validation"):
+            named[found] = here[key]
     for key, found in manifest.corpora.items():
         if key in there and not key.startswith("data.validation"):
             places.setdefault(found, set()).add(there[key])
