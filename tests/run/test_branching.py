@@ -10,6 +10,7 @@ import pytest
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.inspection.family import family_tree
+from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
 from toolkit.run.comparison import Course, parting
@@ -74,6 +75,14 @@ def test_the_learning_rate_goes_on_or_warms_up_again(
     trunk: Path, tmp_path: Path, tail: str, rates: list[float]
 ) -> None:
     assert _rates(_branch(trunk, tmp_path, tail)) == pytest.approx(rates, rel=1e-12)
+
+
+def test_a_tail_may_name_the_trunks_preset(trunk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_run(str(trunk / "run.toml")).model
+    monkeypatch.setitem(MODEL_PRESETS, "trunk", model.model_copy(update={"vocab_size": None}))
+    assert load_run(str(_branch(trunk, tmp_path, _MLM + '[model]\npreset = "trunk"\n'))).model == model
+    with pytest.raises(SettingsError, match=r"model\.vocab_size: there 97, here 98"):
+        _branch(trunk, tmp_path, _MLM + '[model]\npreset = "trunk"\nvocab_size = 98\n', name="other")
 
 
 def test_a_scheduler_makes_the_phases_of_a_tail(trunk: Path, tmp_path: Path) -> None:

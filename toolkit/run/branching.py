@@ -123,8 +123,11 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
         # It may name an objective that the tail does not have.
         del raw["checkpoint"]["keep_best"]
     for key, value in tail.items():
-        if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
+        if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict):
             raw[key] = value
+        elif "preset" in value:
+            # The corpus decides the vocabulary, not the preset.
+            raw[key] = {**{known: raw[key][known] for known in ("vocab_size",) if known in raw[key]}, **value}
         elif key == "objectives":
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
