@@ -67,6 +67,11 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
         (_MLM, [1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
         # Six steps of their own: two of warm-up, two of decay.
         (_MLM + '[lr]\nwarmup_steps = 2\n[branch]\nlr = "rewarm"\n', [5e-3, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
+        # Four of the six, not five of the trunk's eight, of which four are made.
+        (
+            _MLM + '[lr]\nwarmup_steps = 0\ndecay_fraction = 0.67\n[branch]\nlr = "rewarm"\n',
+            [1e-2, 1e-2, 1e-2, 7.5e-3, 5e-3, 2.5e-3],
+        ),
         (_MLM + "[lr]\ndecay_steps = 5\n", [1e-2, 1e-2, 8e-3, 6e-3, 4e-3, 2e-3]),
         (_MLM + '[lr]\nkind = "constant"\n', [1e-2] * 6),
     ],
@@ -320,6 +325,12 @@ def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -
         (_MLM + '[init]\nfrom = "x"\n', {}, r"Leave \[init\] out"),
         (_MLM.replace("steps", "fraction"), {}, "fraction"),
         (_MLM + "[lr]\ndecay_steps = 11\n", {}, r"longer than the run \(10 steps\)"),
+        (_MLM + '[lr]\ndecay_fraction = 2\n[branch]\nlr = "rewarm"\n', {}, r"lr\.decay_fraction: .*at most 1, got 2"),
+        (
+            _MLM + '[lr]\ndecay_fraction = 0.5\nkind = "constant"\n[branch]\nlr = "rewarm"\n',
+            {},
+            r'lr\.decay_fraction=0\.5 is of kind "wsd"',
+        ),
         ("lr = 3\n" + _MLM, {}, r"invalid value for lr: expected a table"),
     ],
 )
