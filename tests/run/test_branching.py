@@ -10,6 +10,7 @@ import pytest
 from tests.support.runs import RunCase, write_run
 from toolkit.core.errors import CheckpointError, SettingsError
 from toolkit.inspection.family import family_tree
+from toolkit.model.presets import MODEL_PRESETS
 from toolkit.run import load_run
 from toolkit.run.branching import make_branch
 from toolkit.run.comparison import Course, parting
@@ -66,6 +67,11 @@ def test_what_the_tail_leaves_out_is_the_parents(trunk: Path, tmp_path: Path) ->
         (_MLM, [1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
         # Six steps of their own: two of warm-up, two of decay.
         (_MLM + '[lr]\nwarmup_steps = 2\n[branch]\nlr = "rewarm"\n', [5e-3, 1e-2, 1e-2, 1e-2, 1e-2, 5e-3]),
+        # Four of the six, not five of the trunk's eight, of which four are made.
+        (
+            _MLM + '[lr]\nwarmup_steps = 0\ndecay_fraction = 0.67\n[branch]\nlr = "rewarm"\n',
+            [1e-2, 1e-2, 1e-2, 7.5e-3, 5e-3, 2.5e-3],
+        ),
         (_MLM + "[lr]\ndecay_steps = 5\n", [1e-2, 1e-2, 8e-3, 6e-3, 4e-3, 2e-3]),
         (_MLM + '[lr]\nkind = "constant"\n', [1e-2] * 6),
     ],
@@ -74,6 +80,14 @@ def test_the_learning_rate_goes_on_or_warms_up_again(
     trunk: Path, tmp_path: Path, tail: str, rates: list[float]
 ) -> None:
     assert _rates(_branch(trunk, tmp_path, tail)) == pytest.approx(rates, rel=1e-12)
+
+
+def test_a_tail_may_name_the_trunks_preset(trunk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_run(str(trunk / "run.toml")).model
+    monkeypatch.setitem(MODEL_PRESETS, "trunk", model.model_copy(update={"vocab_size": None}))
+    assert load_run(str(_branch(trunk, tmp_path, _MLM + '[model]\npreset = "trunk"\n'))).model == model
+    with pytest.raises(SettingsError, match=r"model\.vocab_size: there 97, here 98"):
+        _branch(trunk, tmp_path, _MLM + '[model]\npreset = "trunk"\nvocab_size = 98\n', name="other")
 
 
 def test_a_scheduler_makes_the_phases_of_a_tail(trunk: Path, tmp_path: Path) -> None:
@@ -266,9 +280,11 @@ def test_a_later_phase_goes_on_in_the_trunks_data_behind_one_on_new_data(trunk: 
     assert [plan.position(step) for step in range(4, 8)] == [0, 8, 32, 40]
 
 
-def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("validation", ["", 'validation = "{}/corpus"\n'], ids=["other rows", "validated on too"])
+def test_rows_go_on_where_a_corpus_has_moved(trunk: Path, tmp_path: Path, validation: str) -> None:
     shutil.copytree(trunk.parent / "corpus", tmp_path / "moved")
-    settings = load_run(str(_branch(trunk, tmp_path, _MLM + f'[data]\ntrain = "{tmp_path / "moved"}"\n')))
+    data = f'[data]\ntrain = "{tmp_path / "moved"}"\n' + validation.format(trunk.parent)
+    settings = load_run(str(_branch(trunk, tmp_path, _MLM + data)))
     assert (settings.data.train, StepPlan(settings).position(5)) == (str(tmp_path / "moved"), 40)
 
 
@@ -309,6 +325,12 @@ def test_another_validation_corpus_changes_no_row(trunk: Path, tmp_path: Path) -
         (_MLM + '[init]\nfrom = "x"\n', {}, r"Leave \[init\] out"),
         (_MLM.replace("steps", "fraction"), {}, "fraction"),
         (_MLM + "[lr]\ndecay_steps = 11\n", {}, r"longer than the run \(10 steps\)"),
+        (_MLM + '[lr]\ndecay_fraction = 2\n[branch]\nlr = "rewarm"\n', {}, r"lr\.decay_fraction: .*at most 1, got 2"),
+        (
+            _MLM + '[lr]\ndecay_fraction = 0.5\nkind = "constant"\n[branch]\nlr = "rewarm"\n',
+            {},
+            r'lr\.decay_fraction=0\.5 is of kind "wsd"',
+        ),
         ("lr = 3\n" + _MLM, {}, r"invalid value for lr: expected a table"),
     ],
 )

@@ -147,6 +147,17 @@ def test_a_fork_has_the_losses_of_its_trunk(make: Make, tmp_path: Path) -> None:
     assert "by 6 evaluations from step 500 on" in line
 
 
+def test_a_loss_that_a_branch_renamed_has_the_lines_of_its_trunks(make: Make) -> None:
+    run = evaluated_run(make("run", CLM_MLM, mlm=_falling(5, 1000)))
+    for line in run.lines[8:]:
+        line["eval_loss"]["mlm-to-800"] = 4.0
+    assert list(run.losses("mlm-to-800")) == list(STEPS)
+    assert list(run.losses("mlm-to-800-to-1600")) == list(range(100, 1601, 100))
+    assert [run.losses("mlm-to-800-to-1600")[step] for step in (800, 900)] == [5.8, 4.0]
+    assert list(run.losses("mlm-to-300")) == [100, 200, 300]
+    assert run.losses("clm-to-300") == {}
+
+
 def _page(folders: Mapping[str, RunFolder], tmp_path: Path) -> str:
     out = write_report([folder.path for folder in folders.values()], output=tmp_path / "report")
     return (out / "report.html").read_text()

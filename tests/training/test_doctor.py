@@ -175,7 +175,7 @@ def test_a_port_that_nobody_listens_at_is_named(monkeypatch):
         meeting.meet()
 
 
-def test_the_steps_that_are_tried_are_the_next_of_a_run_that_has_begun(tmp_path, capsys):
+def test_the_steps_that_are_tried_are_the_next_of_a_run_that_has_begun(tmp_path, capsys, monkeypatch):
     """Its first weights are gone, as they may be then."""
     run_file = write_run(tmp_path)
     (tmp_path / "first").mkdir()
@@ -193,8 +193,12 @@ def test_the_steps_that_are_tried_are_the_next_of_a_run_that_has_begun(tmp_path,
     # The run has made 2 of its 20: what was tried is not kept.
     assert hours == pytest.approx(18 * _TOKENS / speed / 3600, rel=0.05)
     assert hash_folder(tmp_path / "run") == files
+    refused = rf"^the run in {tmp_path}/run was started .*(.|\n)*toolkit branch \S+/run "
+    with pytest.raises(SettingsError, match=refused):
+        try_steps(str(run_file), [*begun, "lr.peak=0.5"], "zero0")
     RunCase(str(run_file), overrides=tuple(begun))()
-    try_steps(str(run_file), begun, "zero0")
+    monkeypatch.chdir(tmp_path / "run")
+    try_steps("run.toml", ["run.dir=."], "zero0")
     assert "all is well; the run has finished at step 20" in capsys.readouterr().out
 
 

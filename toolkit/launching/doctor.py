@@ -155,7 +155,9 @@ def _sampled(file: Path) -> str:
 def try_steps(source: str, overrides: Sequence[str], ds_config: str) -> None:
     """Train the next steps of a run in a folder beside it; rank 0 prints speed and hours left. Collective."""
     run, is_first, began = declare_run(source, overrides), read_launcher().rank == 0, time.monotonic()
-    folder = run.folder.path.with_name(f".{run.folder.path.name}.doctor.partial")
+    # The working directory, ".", has no name.
+    path = Path(os.path.abspath(run.folder.path))
+    folder = path.with_name(f".{path.name}.doctor.partial")
     changes = {
         "run": {"dir": str(folder)},
         # The run's own copies stay untouched, and are not resumed from.

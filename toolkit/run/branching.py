@@ -123,8 +123,11 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
         # It may name an objective that the tail does not have.
         del raw["checkpoint"]["keep_best"]
     for key, value in tail.items():
-        if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict) or "preset" in value:
+        if not isinstance(value, Mapping) or not isinstance(raw.get(key), dict):
             raw[key] = value
+        elif "preset" in value:
+            # The corpus decides the vocabulary, not the preset.
+            raw[key] = {**{known: raw[key][known] for known in ("vocab_size",) if known in raw[key]}, **value}
         elif key == "objectives":
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
@@ -159,7 +162,9 @@ def _whole(
 ) -> dict[str, Any]:
     """The whole run: the parent's phases up to the step, then the tail's, with lengths in steps."""
     # A tail's mistakes are reported with its own phase numbers; its learning rate belongs to the whole run.
-    alone = complete_run(deepcopy(merged) | {"lr": {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
+    lr = tail.get("lr", {})
+    fraction = {key: lr[key] for key in ("decay_fraction",) if isinstance(lr, Mapping) and key in lr}
+    alone = complete_run(deepcopy(merged) | {"lr": fraction | {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
     declared, step = to_plain(before.settings), manifest.step
     past = _past(before, step)
     scheduled = {entry.objective for phase in past for entry in phase.entries}
@@ -176,7 +181,7 @@ def _whole(
         own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
         update = {"global_batch_rows": rows, "data": own or None, "model": angles | (entry.model or {}) or None}
         phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
-    lr, phases = _with_rates(before, step, past, phases, given=tail.get("lr", {}), choices=choices)
+    lr, phases = _with_rates(before, step, past, phases, given=lr, choices=choices)
     moved = _moved(alone, before, manifest)
     schedule = [entry.model_copy(update={"data": _placed(entry.data, moved)}) for entry in phases]
     validation = {key: value for key, value in merged["data"].items() if key == "validation"}
@@ -219,15 +224,21 @@ def _with_rates(
     if not isinstance(given, Mapping):
         return given, [*past, *phases]
     stretch, declared = before.plan.stretch_at(step - 1), before.settings.lr
+    fraction = None
+    if choices.lr == "rewarm" and "decay_steps" not in given and given.get("kind", declared.kind) == "wsd":
+        # Of each rise; that of the run would change the rates of its past.
+        fraction = given.get("decay_fraction")
+        given = {key: value for key, value in given.items() if key != "decay_fraction"}
     lr = _without_other_decay(to_plain(before.settings)["lr"], given)
     lr |= {key: value for key, value in given.items() if key not in _OF_A_RISE}
     own = {f"lr_{key}": given[key] for key in _OF_A_RISE if key in given}
     phases = [phases[0].model_copy(update={"lr": choices.lr, "optimizer": choices.optimizer}), *phases[1:]]
     rises = [number for number, entry in enumerate(phases) if entry.lr == "rewarm"]
     for number, stop in pairwise([*rises, len(phases)]):
-        known = dict(own)
+        known, length = dict(own), sum(entry.steps or 0 for entry in phases[number:stop])
+        if fraction is not None:
+            known["lr_decay_steps"] = type(declared)(warmup_steps=0, decay_fraction=fraction).ramps(length)[1]
         if declared.warmup_steps is None:
-            length = sum(entry.steps or 0 for entry in phases[number:stop])
             known = {"lr_warmup_steps": type(declared)(kind="constant").ramps(length)[0]} | known
         unset = {key: value for key, value in known.items() if getattr(phases[number], key) is None}
         phases[number] = phases[number].model_copy(update=unset)
@@ -249,8 +260,10 @@ def _with_rates(
 def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
     """The parent's place -> the tail's, for each corpus that the two find in different places."""
     there, here = (flat(snapshot(run.settings)) for run in (before, alone))
-    named = {found: here[key] for key, found in open_corpora(alone).hashes().items()}
-    places = dict[str, set[str]]()
+    places, named = dict[str, set[str]](), dict[str, str]()
+    for key, found in open_corpora(alone).hashes().items():
+        if not key.startswith("data.validation"):
+            named[found] = here[key]
     for key, found in manifest.corpora.items():
         if key in there and not key.startswith("data.validation"):
             places.setdefault(found, set()).add(there[key])

@@ -53,6 +53,8 @@ class Continuation:
     """With "everything" the run continues at the checkpoint's step; otherwise it starts at step 0."""
     is_copy: bool = False
     """Whether the run's own newest checkpoint is in `checkpoint.copy_to`, and its folder has none."""
+    run_dir: str = ""
+    """The folder of the run, if it is resumed; not that of the settings while `toolkit doctor` tries its steps."""
     notes: tuple[str, ...] = ()
     """Notes on the choice, a line each."""
 
@@ -101,6 +103,9 @@ class Continuation:
         if manifest is None:
             return
         if self.is_own:
+            if self.run_dir:
+                run_settings = settings.run.model_copy(update={"dir": self.run_dir})
+                settings = settings.model_copy(update={"run": run_settings})
             check_resumable(manifest, settings)
             try:
                 hashes = self._with_first_weights(corpora.hashes(), settings)
@@ -206,7 +211,7 @@ class Continuation:
             raise folder.no_intact_checkpoint(damage)
         print("".join(f"{message}\n" for message in damage), end="", flush=True)
         if newest is not None:
-            return Continuation(newest.manifest, str(newest.path))
+            return Continuation(newest.manifest, str(newest.path), run_dir=self.run_dir)
         if (checkpoint := self.open()) is not None:
             checkpoint.verify()
         return self
@@ -260,6 +265,7 @@ def find_continuation(run: DeclaredRun) -> Continuation:
 
 def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     """Continuation from the run's own newest checkpoint: in its folder, else in `checkpoint.copy_to`."""
+    own = str(folder.path)
     # Read even if the run folder has a checkpoint, so that problems there are reported now.
     copied = None if copy_to is None else RemoteCheckpoint.newest(copy_to)
     try:
@@ -267,14 +273,14 @@ def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     except CheckpointError as error:
         raise folder.no_intact_checkpoint([str(error)]) from None
     if newest is None:
-        return None if copied is None else Continuation(copied.manifest, copied.url, is_copy=True)
+        return None if copied is None else Continuation(copied.manifest, copied.url, is_copy=True, run_dir=own)
     step, notes = newest.manifest.step, tuple[str, ...]()
     if copied is not None and copied.manifest.step > step:
         notes = (
             f"step {step:,} of the run folder comes before {copied.url}, although that is later: move the checkpoints "
             "of the run folder elsewhere to resume from the copy",
         )
-    return Continuation(newest.manifest, str(newest.path), notes=notes)
+    return Continuation(newest.manifest, str(newest.path), notes=notes, run_dir=own)
 
 
 def _from_first_weights(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:

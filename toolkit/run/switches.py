@@ -4,6 +4,7 @@ It catches up with a run of only that objective. Losses of the two are compared 
 run was not evaluated there, by linear interpolation between its evaluations.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -26,6 +27,9 @@ _FEWEST = 3
 _OF_THE_COURSE = ("schedule", "train.steps", "fork", "objectives")
 _OF_VALIDATION = ("data.validation", "data.sequence_length", "data.windows", "data.min_length", "eval.rows")
 
+# The name that a branch gives to an objective of its trunk that its tail redefines.
+_RENAMED = re.compile(r"(.+)-to-(\d+)")
+
 
 class EvaluatedRun(NamedTuple):
     """A run by name, with the lines of its whole life that have validation losses."""
@@ -38,7 +42,7 @@ class EvaluatedRun(NamedTuple):
 
     def losses(self, name: str) -> dict[int, float]:
         """Validation losses of an objective by step."""
-        found = {line["step"]: line["eval_loss"].get(name) for line in self.lines}
+        found = {line["step"]: line["eval_loss"].get(_name_in(line, name)) for line in self.lines}
         return {step: loss for step, loss in found.items() if isinstance(loss, int | float)}
 
     def has_only(self, name: str) -> bool:
@@ -58,6 +62,14 @@ class EvaluatedRun(NamedTuple):
         """Settings that determine the rows and targets over which a loss is averaged."""
         keys = (*_OF_VALIDATION, f"objectives.{name}.mask_ratio")
         return {key: value for key, value in self.settings.items() if key.startswith(keys)}
+
+
+def _name_in(line: dict[str, Any], name: str) -> str:
+    """The name of an objective in a line, which may be a trunk's: `mlm` of `mlm-to-8-to-16`."""
+    renamed = _RENAMED.fullmatch(name)
+    if name in line["eval_loss"] or renamed is None or line["step"] > int(renamed[2]):
+        return name
+    return _name_in(line, renamed[1])
 
 
 def evaluated_run(folder: RunFolder) -> EvaluatedRun:

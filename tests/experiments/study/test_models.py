@@ -144,7 +144,7 @@ def test_a_budget_of_tokens_and_a_run_that_exists(study, tmp_path):
         {"objective": "clm", "tokens": 5_000_000_000},
         {"objective": "mlm", "steps": 1500},
     ]
-    assert parse_schedule("mlm 12.5k")[0]["steps"] == 12_500
+    assert [parse_schedule(f"mlm {length}")[0]["steps"] for length in ("12.5k", "2.01k")] == [12_500, 2010]
     assert parse_schedule("clm 25%+mlm 75 %")[1] == {"objective": "mlm", "fraction": 0.75}
 
 
@@ -238,6 +238,21 @@ def test_blocks_and_tables_of_the_base_that_are_none_are_told(study, tmp_path):
     (tmp_path / "base.toml").write_text(f"checkpoint = 5\n{BASE}")
     with pytest.raises(SettingsError, match="invalid value for checkpoint: expected a table, got 5"):
         models_of(study("[[models]]\naxes.schedule = ['clm 6']"))
+
+
+def test_a_base_without_a_preset_gives_its_name_to_models(study, tmp_path):
+    sizes = "hidden_size = 32\nintermediate_size = 64\nnum_hidden_layers = 2\nnum_attention_heads = 4"
+    (tmp_path / "base.toml").write_text(BASE.replace('preset = "test"', sizes))
+    study("[[models]]\naxes.schedule = ['clm 6']")
+    for stem, name in (("my base (é)", "my-base-é--clm-6"), (".base", "base-clm-6")):
+        (tmp_path / f"{stem}.toml").write_bytes((tmp_path / "base.toml").read_bytes())
+        text = (tmp_path / "shares.toml").read_text().replace("base.toml", f"{stem}.toml")
+        (tmp_path / "other.toml").write_text(text)
+        assert [model.name for model in models_of(load_study("other.toml"))] == [name]
+    (tmp_path / "other.toml").write_text(text.replace(".base", "x" * 200))
+    (tmp_path / f"{'x' * 200}.toml").write_bytes((tmp_path / "base.toml").read_bytes())
+    with pytest.raises(SettingsError, match=r"study\.names='published' makes 'x+-clm-6', which cannot be the name"):
+        models_of(load_study("other.toml"))
 
 
 def test_a_mistake_of_many_models_is_told_once(study):

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from toolkit.core.errors import SettingsError, UserError
@@ -75,7 +76,9 @@ class _Family:
         self._study, self._runs = study, StudyFolder(study.study.dir).runs
         self._mistakes, self._outside = dict[str, list[str]](), dict[str, OutsideRun]()
         path = find_run_file(study.study.base)
-        self._base, self._stem = read_toml(path, expected="run"), path.stem
+        self._base = read_toml(path, expected="run")
+        # In names of models it stands for the preset, in characters that a name may have.
+        self._stem = re.sub(r"[^\w.+-]+", "-", path.stem).lstrip("-.+")
         if self._base.keys() & {"fork", "branch"}:
             raise SettingsError(
                 f"study.base={study.study.base!r} goes on from a checkpoint of another run. Give the run that it left, "
@@ -266,11 +269,13 @@ def _phase(part: str, text: str) -> dict[str, Any]:
             "lengths are steps (750, 12k), tokens (5B tokens) or shares of train.steps (25%)."
         )
     objective, digits, multiple, unit = found.groups()
-    number = float(re.sub("[_,]", "", digits)) * _TIMES[multiple.lower()]
+    # Not in binary: 2.01 x 1000 would not be whole.
+    number = Decimal(re.sub("[_,]", "", digits)) * _TIMES[multiple.lower()]
     if unit == "%":
-        return {"objective": objective, "fraction": number / 100}
+        return {"objective": objective, "fraction": float(number) / 100}
     if number != int(number):
-        raise SettingsError(f'schedule "{text}": {part!r} has {number:g} {unit or "steps"}. Give a whole number.')
+        length = f"{float(number):g} {unit or 'steps'}"
+        raise SettingsError(f'schedule "{text}": {part!r} has {length}. Give a whole number.')
     return {"objective": objective, "tokens" if unit == "tokens" else "steps": int(number)}
 
 

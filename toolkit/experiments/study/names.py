@@ -134,8 +134,16 @@ def published_name(run: DeclaredRun, *, size: str) -> str:
 
 def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, size: str) -> str:
     """The name of a model, valid as a folder name."""
-    if template == PUBLISHED:
-        return published_name(run, size=size)
+    name = published_name(run, size=size) if template == PUBLISHED else _filled(template, labels)
+    if not _NAME.fullmatch(name):
+        raise SettingsError(
+            f"study.names={template!r} makes {name!r}, which cannot be the name of a folder. Use up to 200 letters, "
+            "digits, and _ . + - after the first."
+        )
+    return name
+
+
+def _filled(template: str, labels: Mapping[str, Label]) -> str:
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
         if unknown := [field for field in fields if field not in labels]:
@@ -143,17 +151,11 @@ def model_name(template: str, labels: Mapping[str, Label], run: DeclaredRun, *, 
                 f"study.names={template!r}: no model has a label {unknown[0]!r}.{nearest(unknown[0], labels)} "
                 f"Labels here: {', '.join(labels)}."
             )
-        name = template.format_map(labels)
+        return template.format_map(labels)
     except (ValueError, LookupError, MemoryError) as error:
         raise SettingsError(
             f"study.names={template!r} is no template: {error}. Write {{label}}, or published."
         ) from None
-    if not _NAME.fullmatch(name):
-        raise SettingsError(
-            f"study.names={template!r} makes {name!r}, which cannot be the name of a folder. Use up to 200 letters, "
-            "digits, and _ . + - after the first."
-        )
-    return name
 
 
 def _in_percent(ratio: Any) -> str:
