@@ -80,15 +80,16 @@ class Tokenizer:
                 f"the end-of-document token {eod!r} is not in the vocabulary ({len(ids):,} tokens). "
                 "Give one that is (--eod)."
             )
-        roles = dict(names.roles)
+        roles, end = dict(names.roles), dict[str, int]()
         if eod is not None:
             roles.setdefault("eos", eod)
+            end["end-of-document"] = ids[eod]
         self.encoded_vocabulary_size = max(ids.values()) + 1
         self.mask = choose_mask(
             mask_token,
             ids,
             named=roles.pop("mask", None),
-            roles={role: ids[text] for role, text in roles.items()},
+            roles={role: ids[text] for role, text in roles.items()} | end,
             next_id=self.encoded_vocabulary_size,
         )
         self._names = SpecialNames({**roles, "mask": self.mask.text}, names.extra)
@@ -103,6 +104,8 @@ class Tokenizer:
         self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in self._declared
         self.all_special_ids = tuple(sorted({*self._declared, *known.values()}))
         self._backend.encode_special_tokens = not self.rules.parse_special_text
+        if eod is not None:
+            self.require_eod()
 
     @property
     def kind(self) -> TokenizerKind:
@@ -115,13 +118,18 @@ class Tokenizer:
         return self._backend
 
     def require_eod(self) -> int:
-        """The id that ends a document; raise `TokenizationError` if no file names one and none was given."""
+        """The id that ends a document; raise `TokenizationError` if none is named or given, or if it is the mask."""
         if self.eod_id is None:
             listed = ", ".join(sorted({*self._declared.values()} - {self.mask.text})[:8])
             known = f" (its special tokens: {listed})" if listed else ""
             raise TokenizationError(
                 f"no token ends a document: {_NO_END[self.kind]}. "
                 f"Name the token with --eod TOKEN{known}, or write documents without an end (--no-eod)."
+            )
+        if self.eod_id == self.mask.id:
+            raise TokenizationError(
+                f"the token {self.mask.text!r} (id {self.eod_id}) cannot end documents: it is the mask token, "
+                f"{self.mask.origin}. Choose another end (--eod) or another mask (--mask-token)."
             )
         return self.eod_id
 

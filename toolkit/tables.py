@@ -114,7 +114,12 @@ def _object(place: str, value: Any) -> dict[str, Any]:
 
 
 def iterate_rows(
-    place: str, ending: str, file: BinaryIO, *, load: Callable[[str | bytes], Any] = load_json
+    place: str,
+    ending: str,
+    file: BinaryIO,
+    *,
+    load: Callable[[str | bytes], Any] = load_json,
+    delimiter: str = ",",
 ) -> Iterator[tuple[int, Any]]:
     """Yield the rows of an open file with their line numbers; in a JSON array or Parquet file, row numbers from 1.
 
@@ -124,11 +129,12 @@ def iterate_rows(
         place: the file's name, for messages.
         ending: the file's format, one of `ENDINGS`.
         load: the JSON parser: `load_json` or `load_any_json`.
+        delimiter: character between the columns of `.csv`.
     """
     if ending == ".parquet":
         yield from enumerate(_parquet_rows(place, file), start=1)
     elif ending == ".csv":
-        yield from _csv_rows(place, _decoded(place, file))
+        yield from _csv_rows(place, _decoded(place, file), delimiter=delimiter)
     elif ending in _WITH_TABS:
         lines = _decoded(place, file).removesuffix("\n").split("\n")
         yield from ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
@@ -160,8 +166,9 @@ def broken_csv(place: str, problem: str) -> UserError:
     )
 
 
-def _csv_rows(place: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    yield from ((last, cells) for _, last, cells in csv_records(place, io.StringIO(text, newline="")) if cells)
+def _csv_rows(place: str, text: str, *, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    records = csv_records(place, io.StringIO(text, newline=""), delimiter=delimiter)
+    yield from ((last, cells) for _, last, cells in records if cells)
 
 
 def _json_rows(place: str, ending: str, text: str, load: Callable[[str | bytes], Any]) -> Iterator[tuple[int, Any]]:

@@ -161,7 +161,7 @@ SHORT = "who wrote the long poem about the fall"
 
 class TestOfTests:
     def read(self, *paths: Path | str, **given: str) -> TestTexts:
-        return TestTexts([*map(str, paths)], **{"txt_documents": "file", **given})
+        return TestTexts([*map(str, paths)], **{"txt_documents": "file", "delimiter": ",", **given})
 
     def holds(self, tests: TestTexts, *texts: str) -> list[bool]:
         return (tests.find(hash_words(texts)) >= 0).tolist()
@@ -222,6 +222,12 @@ class TestOfTests:
         assert self.holds(self.read(f"{tmp_path}:question"), LONG, SHORT) == [False, True]
         (tmp_path / "d.txt:x.txt").write_text(LONG)
         assert self.holds(self.read(tmp_path / "d.txt:x.txt"), LONG) == [True]
+
+    def test_csv_is_split_at_the_delimiter_of_the_sources(self, tmp_path):
+        halves = LONG.replace("over", "over,"), SHORT.replace("poem", "poem,")
+        (tmp_path / "a.csv").write_text("x;y\n{};{}\n".format(*halves))
+        assert self.holds(self.read(tmp_path / "a.csv", delimiter=";"), *halves) == [True, True]
+        assert self.holds(self.read(f"{tmp_path / 'a.csv'}:y", delimiter=";"), *halves) == [False, True]
 
     def test_frequent_ones_are_reported(self, tmp_path, capsys):
         (tmp_path / "a.jsonl").write_text(f"{json.dumps(SHORT)}\n{json.dumps([LONG, LONG])}\n")

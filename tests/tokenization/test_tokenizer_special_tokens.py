@@ -112,6 +112,19 @@ def test_a_mask_that_cannot_be_is_refused(trained, policy, message):
         tokenization.load(trained, mask_token=policy)
 
 
+def test_the_given_end_is_never_the_mask(trained, make_folder):
+    """Although the files name another eos."""
+    slots = f"{RESERVED}0|>", f"{RESERVED}1|>"
+    folder = make_folder(config={"eos_token": END}, extra_tokens=slots)
+    tokenizer = tokenization.load(folder, eod=slots[0])
+
+    assert (tokenizer.eod_id, tokenizer.mask.text, tokenizer.special_ids["eos"]) == (384, slots[1], 0)
+    with pytest.raises(TokenizationError, match="cannot be the mask: it is the tokenizer's end-of-document token"):
+        tokenization.load(folder, eod=slots[0], mask_token=f"token:{slots[0]}")
+    with pytest.raises(TokenizationError, match="cannot end documents: it is the mask token, named by the tokenizer"):
+        tokenization.load(trained, eod=MASK)
+
+
 @pytest.mark.parametrize("name", ["tokenizer.model", "ranks.tiktoken", "tokenizer"])
 def test_a_file_of_no_known_kind_is_named_with_how_it_begins(tmp_path, name):
     (tmp_path / name).write_text("x = 3")

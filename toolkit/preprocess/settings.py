@@ -1,5 +1,6 @@
 """Settings of `toolkit preprocess` and `toolkit tokenizer train`."""
 
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -17,6 +18,12 @@ def _separates(delimiter: str) -> str:
     return delimiter
 
 
+def _matches_names(glob: str) -> str:
+    if not PurePath(glob).parts:
+        raise ValueError(f"{glob!r} matches no name. Give a name, or a glob such as '*.jsonl'.")
+    return glob
+
+
 class ReadingSettings(Settings):
     """Settings for reading texts from files."""
 
@@ -28,7 +35,7 @@ class ReadingSettings(Settings):
     """Character between the columns of .csv files."""
     subset: Annotated[str, Field(min_length=1)] | None = None
     """Configuration of a data set on the hub."""
-    exclude: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    exclude: Annotated[tuple[Annotated[str, AfterValidator(_matches_names)], ...], Field(strict=False)] | None = None
     """Leave out sources whose name, folder or path suffix matches this glob. May be repeated."""
     limit_documents: _AtLeastOne | None = None
     """Stop after this many documents."""
@@ -52,7 +59,7 @@ class PreprocessSettings(ReadingSettings):
     """Stop after the document that reaches this many tokens."""
     shard_tokens: _AtLeastOne = 2**28
     """A shard closes after the document that reaches this many tokens, or at the end of a group of sources (1 GiB)."""
-    sequence_length: Annotated[int, Field(ge=2, le=2**20)] | None = None
+    sequence_length: Annotated[int, Field(le=2**20)] | None = None
     """Also build the packing plans for rows of this many tokens; otherwise training builds them on first use."""
     special_text: Literal["parse", "literal"] | None = None
     """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does (the default for Hugging Face

@@ -60,7 +60,7 @@ def open_screening(settings: PreprocessSettings) -> "Screening | None":
         )
     if not settings.without:
         return Screening(settings.near_duplicates, None)
-    tests = TestTexts(settings.without, txt_documents=settings.txt_documents)
+    tests = TestTexts(settings.without, txt_documents=settings.txt_documents, delimiter=settings.delimiter)
     console().print(
         f"Looking for {counted(len(tests.texts), 'test text')}; {tests.num_short:,} strings of less than "
         f"{FEWEST_WORDS} words are not looked for."

@@ -48,6 +48,7 @@ class TestTexts:
     Args:
         named: test files and folders; with `:COLUMN` appended if only that column (or key) counts.
         txt_documents: unit of text in a .txt file.
+        delimiter: character between the columns of .csv files.
 
     Attributes:
         texts: strings that are looked for.
@@ -56,12 +57,12 @@ class TestTexts:
 
     __test__ = False  # not a test class for pytest
 
-    def __init__(self, named: Sequence[str], *, txt_documents: TxtDocuments) -> None:
+    def __init__(self, named: Sequence[str], *, txt_documents: TxtDocuments, delimiter: str) -> None:
         found: list[Hashes] = []
         owners: list[npt.NDArray[np.int32]] = []
         lengths: set[int] = set()
         self.texts, self.num_short = list[PlacedText](), 0
-        strings = _strings_of(_find(named), txt_documents)
+        strings = _strings_of(_find(named), txt_documents, delimiter=delimiter)
         while batch := [*islice(strings, _TEXTS_AT_ONCE)]:
             words = hash_words([string for _, _, string in batch])
             is_long = words.counts_N >= FEWEST_WORDS
@@ -132,12 +133,14 @@ def _find(named: Sequence[str]) -> list[tuple[Source, str]]:
     return sorted(set(found), key=lambda item: (os.fsencode(item[0].name), item[1]))
 
 
-def _strings_of(files: Sequence[tuple[Source, str]], txt_documents: TxtDocuments) -> Iterator[tuple[str, int, str]]:
+def _strings_of(
+    files: Sequence[tuple[Source, str]], txt_documents: TxtDocuments, *, delimiter: str
+) -> Iterator[tuple[str, int, str]]:
     """File name, row number and string, for all strings that count."""
     names = recorded_names([source for source, _ in files])
     for name, (source, column) in zip(names, files, strict=True):
         keys, has_text = tuple[str, ...](), False
-        for number, row in _rows(source, txt_documents, has_header=bool(column)):
+        for number, row in _rows(source, txt_documents, delimiter=delimiter, has_header=bool(column)):
             keys = keys or (tuple(row) if isinstance(row, dict) else ())
             for string in _strings(row, column):
                 has_text = True
@@ -149,13 +152,15 @@ def _strings_of(files: Sequence[tuple[Source, str]], txt_documents: TxtDocuments
             )
 
 
-def _rows(source: Source, txt_documents: TxtDocuments, *, has_header: bool) -> Iterator[tuple[int, Any]]:
+def _rows(
+    source: Source, txt_documents: TxtDocuments, *, delimiter: str, has_header: bool
+) -> Iterator[tuple[int, Any]]:
     with errors_naming(source), open_stream(source) as stream:
         if source.format is Format.TEXT:
             parse = line_parser(Format.TEXT, text_field="", txt_documents=txt_documents)
             yield from enumerate((row.text for row in parse(stream.file.read())), start=1)
             return
-        rows = iterate_rows(source.name, source.format, stream.file, load=load_any_json)
+        rows = iterate_rows(source.name, source.format, stream.file, load=load_any_json, delimiter=delimiter)
         if has_header and source.format in (Format.CSV, Format.TSV):
             _, header = next(rows, (0, ()))
             rows = ((number, dict(zip(header, cells, strict=False))) for number, cells in rows)
