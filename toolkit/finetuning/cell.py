@@ -30,8 +30,8 @@ from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.precision import made_by
-from toolkit.finetuning.prediction import TASK_FILE, answer, output_errors_named, write_notes, write_predictions
-from toolkit.finetuning.settings import Initialization, Split
+from toolkit.finetuning.prediction import answer, output_errors_named, write_notes, write_predictions
+from toolkit.finetuning.settings import TASK_FILE, Initialization, Split
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once

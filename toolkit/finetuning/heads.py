@@ -34,10 +34,11 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few
 from toolkit.finetuning.encoder_source import EncoderSource, model_loading
+from toolkit.finetuning.sc.examples import labels_of_pair, paper_text
 from toolkit.finetuning.sc.labels import LABEL_TYPES
-from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.settings import TASK_FILE, Initialization
 from toolkit.model.families import HUB_TYPES, hub_type
-from toolkit.model_folder import wrapper_prefix
+from toolkit.model_folder import read_json, wrapper_prefix
 
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
 _TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
@@ -217,11 +218,18 @@ class TextClassifier:
                 "Give such a folder, or use the pipeline of transformers."
             )
         self._answer = kinds[problem_type].restored(self.labels).answer
+        notes = read_json(folder / TASK_FILE)
+        settings = notes.get("settings", {})
+        self._pair_labels: Sequence[str] | None = None
+        if settings.get("protocol") == "paper" and len(notes["columns"]) == 2:
+            self._pair_labels = settings["pair_labels"] or labels_of_pair(notes["columns"])
 
     @torch.no_grad()
     def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
         """Predict the label of each text, or of each pair of texts: a class, a number, or a list of labels."""
         given = [[column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None]
+        if len(given) == 2 and self._pair_labels is not None:
+            given = [[paper_text(one, other, self._pair_labels) for one, other in zip(*given, strict=True)]]
         answers: list[Any] = []
         for start in range(0, len(given[0]), _ROWS):
             rows = [list(column[start : start + _ROWS]) for column in given]
