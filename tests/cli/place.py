@@ -316,7 +316,9 @@ class Place:
             change(shutil.copytree(whole, self._add(name, self.folder / name)))
 
     def _lay_down_finetuned(self) -> None:
-        """Output folders: with a `model/` of somebody else, and with a link to one."""
+        """Output folders: of a run, without weights; with a `model/` of somebody else, and with a link to one."""
+        notes = {"task": "sc", "settings": {}, "columns": ["text"]}
+        self._add("tuned", self._file("tuned/model/finetuning.json", json.dumps(notes)).parents[1])
         foreign = self._file("foreign/model/config.json", "{}").parent
         self._add("foreign", foreign.parent)
         linked = self._add("linked", self.folder / "linked")

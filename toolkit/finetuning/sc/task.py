@@ -14,6 +14,7 @@ from torch import nn
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
+from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import (
@@ -155,6 +156,12 @@ class SequenceClassification(Task[LabelledTexts]):
         table, bad, labels = read_table(file), BadRows(self.settings.bad_rows), self._kind.restored(read_labels(folder))
         trained = tuple(notes["columns"])
         columns = self.settings.text_columns or trained
+        if len(columns) != len(trained):
+            expected, found = (f"{counted(len(names), 'text')} ({', '.join(names)})" for names in (trained, columns))
+            raise UserError(
+                f"{folder} was fine-tuned on rows of {expected}, but {found} of each row would be read. Choose as many "
+                "columns with --text-columns, or another model."
+            )
         known = self._known_label(labels, file)
 
         def read(value: object, place: str) -> Any:
