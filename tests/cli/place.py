@@ -104,6 +104,7 @@ class Place:
         self._lay_down_finished_grids()
         self._lay_down_models()
         self._lay_down_decoders()
+        self._lay_down_finetuned()
         self._lay_down_hub()
         self._lay_down_plugin()
 
@@ -314,6 +315,16 @@ class Place:
         save_decoder("llama 3", whole)
         for name, change in _DECODERS.items():
             change(shutil.copytree(whole, self._add(name, self.folder / name)))
+
+    def _lay_down_finetuned(self) -> None:
+        """Output folders: of a run, without weights; with a `model/` of somebody else, and with a link to one."""
+        notes = {"task": "sc", "settings": {}, "columns": ["text"]}
+        self._add("tuned", self._file("tuned/model/finetuning.json", json.dumps(notes)).parents[1])
+        foreign = self._file("foreign/model/config.json", "{}").parent
+        self._add("foreign", foreign.parent)
+        linked = self._add("linked", self.folder / "linked")
+        linked.mkdir()
+        (linked / "model").symlink_to(foreign)
 
     def _lay_down_hub(self) -> None:
         for name in ("models/org/gated", "datasets/org/gated", "datasets/org/pictures"):

@@ -90,12 +90,25 @@ def test_what_is_not_a_former_runs_model_is_never_replaced(tmp_path, rows):
     with pytest.raises(UserError, match=r"model is MODEL itself, .* Choose another output folder \(--output\)"):
         run(rows, model, tmp_path)
     assert (model / "model.safetensors").is_file()
-    notes = tmp_path / "out" / "model" / "notes.txt"
-    notes.parent.mkdir(parents=True)
-    notes.touch()
-    with pytest.raises(UserError, match=r"is not a model that could be replaced: it has no config\.json"):
+    kept = tmp_path / "out" / "model" / "config.json"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    with pytest.raises(UserError, match=r"is not a model that could be replaced: it has no finetuning\.json"):
         run(rows, model, tmp_path / "out")
-    assert notes.exists()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("has_target", [True, False])
+def test_a_link_in_the_models_place_is_refused_before_training(tmp_path, rows, monkeypatch, has_target):
+    model, link = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out" / "model"
+    run(rows, model, link.parent)
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere" if has_target else tmp_path / "nowhere")
+    kept = files(link.parent)
+    monkeypatch.setattr(Trainer, "train", kill)
+    with pytest.raises(UserError, match=r"out/model is a symbolic link, .* Remove the link, or choose another output"):
+        run(rows, model, link.parent)
+    assert files(link.parent) == kept
 
 
 def test_trained_weights_are_taken_for_the_same_start_and_inputs_alone(tmp_path, rows, monkeypatch):

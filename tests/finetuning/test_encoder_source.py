@@ -10,6 +10,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     BartConfig,
     BartModel,
     LlamaConfig,
@@ -151,6 +152,42 @@ def test_missing_weights_are_counted(tmp_path):
     settings = SequenceClassificationSettings(steps=1)
     with pytest.raises(UserError, match=r"1 weight of the encoder missing .*encoder\.layer\.1\.output\.dense\.weight"):
         finetune("sc", folder, train=rows, test=rows, output=tmp_path / "out", settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "name"),
+    [(AutoModelForSequenceClassification, "model.norm.weight"), (AutoModelForMaskedLM, "lm_head.weight")],
+)
+def test_weights_of_another_shape_are_said(tmp_path, auto_class, name):
+    model = save_encoder("eurobert", tmp_path / "model")
+    weights = load_file(model / "model.safetensors") | {name: torch.ones(9)}
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"{name} has the shape \(9,\), expected \(.*16,?\)\.\nGive a folder"):
+        load_network(auto_class, open_source(str(model)))
+
+
+@pytest.mark.parametrize("family", ["eurobert", "modernbert"])
+def test_a_model_that_was_fine_tuned_gets_a_new_head_by_the_seed(tmp_path, family):
+    """Of as many labels as before, or of others; the encoder and ModernBERT's pretrained `head` stay."""
+    stored = tmp_path / "stored"
+
+    def network(folder, labels, *, seed=0):
+        torch.manual_seed(seed)
+        return load_network(AutoModelForSequenceClassification, open_source(str(folder)), labels=labels)
+
+    first = network(save_encoder(family, tmp_path / "model"), "abc")
+    first.save_pretrained(stored)
+    plain_tokenizer().save_pretrained(stored)
+    before = first.state_dict()
+    new = {name for name in before if not name.startswith(("model.", "head.")) and name.endswith(".weight")}
+    assert new == {"classifier.weight", *(["dense.weight"] if family == "eurobert" else [])}
+    for labels in ("def", "de"):
+        one, same, other = (network(stored, labels, seed=seed).state_dict() for seed in (0, 0, 1))
+        assert len(one["classifier.weight"]) == len(labels)
+        for name, weight in one.items():
+            assert torch.equal(weight, same[name])
+            if not name.endswith(".bias"):
+                assert torch.equal(weight, other[name]) is torch.equal(weight, before[name]) is (name not in new)
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod.", "module._orig_mod."])

@@ -5,10 +5,11 @@ from tests.support.hf_encoders import save_encoder
 from tests.support.text import read_lines
 from toolkit.core.errors import UserError
 from toolkit.experiments.finetune import finetune
-from toolkit.finetuning import Split, open_source
+from toolkit.finetuning import Split, load_classifier, open_source
 from toolkit.finetuning.named.datasets import DATASETS
 from toolkit.finetuning.protocol import split_training
 from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
+from toolkit.model_folder import read_json
 
 
 def test_five_percent_are_cut_off_as_datasets_does_with_seed_42():
@@ -56,6 +57,25 @@ def test_a_pair_is_one_string_of_labelled_lines_that_ends_in_eos(tmp_path, sourc
     assert seen[1] == ["First part: w1 w2\nSecond: w3<eos>", "First part: w4\nSecond: w5<eos>"]
     assert seen[4] == ["Question 1: w1 w2\nQuestion 2: w3<eos>", "Question 1: w4\nQuestion 2: w5<eos>"]
     assert set(features) == {Split.TRAIN, Split.VALIDATION, Split.TEST}
+
+
+@pytest.mark.parametrize("labels", [None, ("A label", "Of the settings")])
+def test_a_pair_keeps_the_labels_of_the_training_whatever_its_columns_are_called(tmp_path, labels):
+    rows = [("w1 w2", "w3", "a"), ("w4", "w5", "b")] * 2
+    train = write(tmp_path / "train.tsv", [("the_first_part", "the_second", "label"), *rows])
+    other = write(tmp_path / "other.tsv", [("one", "two", "label"), *rows])
+    paper = task(text_columns=("the_first_part", "the_second"), pair_labels=labels, steps=1)
+    model, folder = save_encoder("eurobert", tmp_path / "model"), tmp_path / "out/model"
+    finetune("sc", model, train=train, test=train, output=folder.parent, settings=paper.settings)
+    source, notes = paper.framed(open_source(str(folder))), read_json(folder / "finetuning.json")
+    trained_on = paper.encode(paper.read({Split.TRAIN: train, Split.TEST: train}), source)[Split.TEST]
+    again = task(**paper.settings.model_dump(include={"pair_labels"}), text_columns=("one", "two"))
+    assert again.encode(again.read_open(other, folder, notes), source)[Split.TEST] == trained_on
+    classify, seen = load_classifier(folder), []
+    network = classify.network
+    classify.network = lambda **batch: (seen.extend(batch["input_ids"].tolist()), network(**batch))[1]
+    classify([row[0] for row in rows[:1]], [row[1] for row in rows[:1]])
+    assert seen == [trained_on[0]["input_ids"]]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from toolkit.finetuning.heads import has_head_file
 from toolkit.finetuning.named.published_forms import DataFile
 from toolkit.finetuning.precision import made_by
 from toolkit.finetuning.prediction import answer, output_errors_named, write_notes, write_predictions
-from toolkit.finetuning.settings import Initialization, Split
+from toolkit.finetuning.settings import TASK_FILE, Initialization, Split
 from toolkit.finetuning.task import Task
 from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once
@@ -221,11 +221,16 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
             f"{folder} is MODEL itself, and the fine-tuned model would take its place. Choose another output folder "
             "(--output)."
         )
-    is_model, is_empty = (folder / "config.json").is_file(), folder.is_dir() and not any(folder.iterdir())
-    if folder.exists() and not is_model and not is_empty:
+    if folder.is_symlink():
         raise UserError(
-            f"{folder} exists, and is not a model that could be replaced: it has no config.json. Choose another output "
-            "folder (--output)."
+            f"{folder} is a symbolic link, and a new model would have to take its place. Remove the link, or choose "
+            "another output folder (--output)."
+        )
+    is_ours, is_empty = (folder / TASK_FILE).is_file(), folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_ours and not is_empty:
+        raise UserError(
+            f"{folder} exists, and is not a model that could be replaced: it has no {TASK_FILE}, so it was not "
+            "fine-tuned by this toolkit. Choose another output folder (--output)."
         )
 
 

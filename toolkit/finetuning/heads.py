@@ -34,12 +34,15 @@ from toolkit.core.console import console
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, first_few
 from toolkit.finetuning.encoder_source import EncoderSource, model_loading
+from toolkit.finetuning.sc.examples import labels_of_pair, paper_text
 from toolkit.finetuning.sc.labels import LABEL_TYPES
-from toolkit.finetuning.settings import Initialization
+from toolkit.finetuning.settings import TASK_FILE, Initialization
 from toolkit.model.families import HUB_TYPES, hub_type
-from toolkit.model_folder import wrapper_prefix
+from toolkit.model_folder import read_json, wrapper_prefix
 
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
+_TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
+"""Layers that stock classes put on an encoder for a task. ModernBERT's `head` is none: it is pretrained."""
 _ROWS = 32
 
 
@@ -110,10 +113,10 @@ def _read_network(
     auto_class: Any, source: EncoderSource, config: PretrainedConfig, device: str | None
 ) -> tuple[PreTrainedModel, set[str]]:
     """Return a folder's model and the names that it lacks; a prefix that a wrapper put before all names is dropped."""
+    # Of other sizes a task's head may be, which is new anyway.
     options: dict[str, Any] = {"config": config, "dtype": torch.float32, "device_map": device}
-    read = partial(
-        auto_class.from_pretrained, source.model, output_loading_info=True, trust_remote_code=False, **options
-    )
+    options |= {"output_loading_info": True, "trust_remote_code": False, "ignore_mismatched_sizes": True}
+    read = partial(auto_class.from_pretrained, source.model, **options)
     network, report = read()
     missing, prefix = set(report["missing_keys"]), f"{network.base_model_prefix}."
     in_class = hub_type(config.model_type).in_class if config.model_type in HUB_TYPES else str
@@ -123,7 +126,22 @@ def _read_network(
             console().print(f"{source.model}: {wrapper} in front of the names of its weights is left out.")
         network, report = read(key_mapping={f"^{re.escape(wrapper)}": ""})
         missing = set(report["missing_keys"])
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        if name.partition(".")[0] not in _TASK_LAYERS:
+            raise ValueError(f"{name} has the shape {tuple(found)}, expected {tuple(expected)}.")
+    if network.base_model is not network:
+        _renew_head(network, missing, auto_class)
     return network, missing
+
+
+def _renew_head(network: PreTrainedModel, missing: set[str], auto_class: Any) -> None:
+    """Replace the layers of a task's head that the folder of a fine-tuned model had by new ones."""
+    lacking = {name.partition(".")[0] for name in missing}
+    stored = [layer for layer in _TASK_LAYERS if hasattr(network, layer) and layer not in lacking]
+    if stored:
+        new = auto_class.from_config(network.config, dtype=torch.float32)
+        for layer in stored:
+            setattr(network, layer, getattr(new, layer))
 
 
 def _check_whole(network: PreTrainedModel, missing: set[str], source: EncoderSource) -> None:
@@ -200,11 +218,18 @@ class TextClassifier:
                 "Give such a folder, or use the pipeline of transformers."
             )
         self._answer = kinds[problem_type].restored(self.labels).answer
+        notes = read_json(folder / TASK_FILE)
+        settings = notes.get("settings", {})
+        self._pair_labels: Sequence[str] | None = None
+        if settings.get("protocol") == "paper" and len(notes["columns"]) == 2:
+            self._pair_labels = settings["pair_labels"] or labels_of_pair(notes["columns"])
 
     @torch.no_grad()
     def __call__(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> list[Any]:
         """Predict the label of each text, or of each pair of texts: a class, a number, or a list of labels."""
         given = [[column] if isinstance(column, str) else column for column in (texts, pairs) if column is not None]
+        if len(given) == 2 and self._pair_labels is not None:
+            given = [[paper_text(one, other, self._pair_labels) for one, other in zip(*given, strict=True)]]
         answers: list[Any] = []
         for start in range(0, len(given[0]), _ROWS):
             rows = [list(column[start : start + _ROWS]) for column in given]

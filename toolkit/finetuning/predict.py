@@ -10,7 +10,8 @@ from toolkit.core.errors import UserError
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
 from toolkit.finetuning.encoder_source import model_loading
-from toolkit.finetuning.prediction import TASK_FILE, answer, noted_settings, output_errors_named, write_predictions
+from toolkit.finetuning.prediction import answer, noted_settings, output_errors_named, write_predictions
+from toolkit.finetuning.settings import TASK_FILE
 
 
 def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any] | None = None) -> int:

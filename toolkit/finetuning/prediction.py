@@ -13,12 +13,9 @@ from toolkit.core.files import atomic_write
 from toolkit.core.settings import validated
 from toolkit.engine.gpus import has_gpu
 from toolkit.finetuning.encoder_source import EncoderSource
-from toolkit.finetuning.settings import FinetuningSettings, Split
+from toolkit.finetuning.settings import TASK_FILE, FinetuningSettings, Split
 from toolkit.finetuning.task import Prediction, Task
 from toolkit.finetuning.trainer import Features
-
-TASK_FILE = "finetuning.json"
-"""Name of the file with task, settings and other notes in a fine-tuned `model/`."""
 
 
 def answer(

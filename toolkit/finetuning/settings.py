@@ -11,6 +11,8 @@ from toolkit.core.settings import Settings
 _LARGE_MODEL = 100_000_000
 UNTRAINED = frozenset({"pairs"})
 """Tasks that train nothing: they have one file, and neither learning rates nor seeds."""
+TASK_FILE = "finetuning.json"
+"""Name of the file with task, settings and other notes in a fine-tuned `model/`."""
 Name = Annotated[str, Field(min_length=1)]
 SPLIT_AT_COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 

@@ -7,9 +7,10 @@ from transformers import AutoModel, AutoModelForSequenceClassification, EuroBert
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.text import read_lines, write_lines
+from toolkit.core.errors import UserError
 from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Initialization, load_classifier
-from toolkit.finetuning.sc.task import SequenceClassificationSettings
+from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 
 STOCK = ("eurobert", "modernbert", "ultrabert")
 FAMILIES = (*STOCK, "bert", "roberta")
@@ -126,3 +127,9 @@ def test_texts_longer_than_the_model_takes_are_cut_and_counted(tmp_path, files, 
     finetune("sc", model, train=files["train"], test=path, output=tmp_path / "out", settings=QUICK)
     # 34 positions, of which RoBERTa gives up its padding position; two of the 33 are the template's.
     assert "long.jsonl: 3 of 4 texts were truncated to 33 tokens." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_of_pairs_predicts_no_single_texts(tmp_path, files):
+    task = SequenceClassification(SequenceClassificationSettings(text_columns=("text",)))
+    with pytest.raises(UserError, match=r"on rows of 2 texts \(a, b\), but 1 text \(text\) .* --text-columns"):
+        task.read_open(files["test"], tmp_path, {"columns": ["a", "b"]})

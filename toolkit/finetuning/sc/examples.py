@@ -27,6 +27,16 @@ class Example:
     row: int
 
 
+def labels_of_pair(columns: Sequence[str]) -> tuple[str, ...]:
+    """Labels that the `paper` protocol writes before the texts of a pair, from the training file's columns."""
+    return tuple(column.replace("_", " ").capitalize() for column in columns)
+
+
+def paper_text(text: str, text_pair: str | None, pair_labels: Sequence[str]) -> str:
+    """A text in the format of the paper's authors; a pair becomes one string of two labelled lines."""
+    return text if text_pair is None else f"{pair_labels[0]}: {text}\n{pair_labels[1]}: {text_pair}"
+
+
 class LabelSet:
     """The classes of a task, in a fixed order, with the type each had in the file.
 

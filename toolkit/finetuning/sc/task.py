@@ -14,6 +14,7 @@ from torch import nn
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
+from toolkit.core.text import counted
 from toolkit.finetuning.bad_rows import BadRowError, BadRows, CheckedData, Labels
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.heads import (
@@ -26,7 +27,14 @@ from toolkit.finetuning.heads import (
 )
 from toolkit.finetuning.inputs import check_not_empty, encode_texts, paper_inputs
 from toolkit.finetuning.named.published_forms import DataFile, table_of
-from toolkit.finetuning.sc.examples import Example, label_reader, text_columns_of, to_examples
+from toolkit.finetuning.sc.examples import (
+    Example,
+    label_reader,
+    labels_of_pair,
+    paper_text,
+    text_columns_of,
+    to_examples,
+)
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
 from toolkit.finetuning.settings import SPLIT_AT_COMMAS, FinetuningSettings, Name, Split
 from toolkit.finetuning.task import Outputs, Prediction, Task
@@ -60,7 +68,7 @@ class SequenceClassificationSettings(FinetuningSettings):
 
 @dataclass(frozen=True)
 class LabelledTexts(CheckedData):
-    """Examples and file of each split, the names of the text columns, and the labels."""
+    """Examples and file of each split, the names of the training file's text columns, and the labels."""
 
     files: Mapping[Split, Path]
     examples: Mapping[Split, Sequence[Example]]
@@ -140,13 +148,20 @@ class SequenceClassification(Task[LabelledTexts]):
         return read
 
     def notes(self, data: LabelledTexts) -> dict[str, Any]:
-        """Names of the text columns."""
+        """Names of the text columns, from which the labels of pairs are."""
         return {"columns": data.columns}
 
     def read_open(self, file: Path, folder: Path, notes: Mapping[str, Any]) -> LabelledTexts:
         """Read rows of a table, with labels that the folder knows, or without."""
         table, bad, labels = read_table(file), BadRows(self.settings.bad_rows), self._kind.restored(read_labels(folder))
-        columns = self.settings.text_columns or tuple(notes["columns"])
+        trained = tuple(notes["columns"])
+        columns = self.settings.text_columns or trained
+        if len(columns) != len(trained):
+            expected, found = (f"{counted(len(names), 'text')} ({', '.join(names)})" for names in (trained, columns))
+            raise UserError(
+                f"{folder} was fine-tuned on rows of {expected}, but {found} of each row would be read. Choose as many "
+                "columns with --text-columns, or another model."
+            )
         known = self._known_label(labels, file)
 
         def read(value: object, place: str) -> Any:
@@ -158,7 +173,7 @@ class SequenceClassification(Task[LabelledTexts]):
             table, bad=bad, text_columns=columns, label_column=column, read_label=read, labels=Labels.OPTIONAL
         )
         examples = labels.opened(examples)
-        return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, columns, labels, bad=bad)
+        return LabelledTexts({Split.TEST: table.path}, {Split.TEST: examples}, trained, labels, bad=bad)
 
     def load(self, source: EncoderSource, data: LabelledTexts) -> nn.Module:
         """The classifier."""
@@ -185,7 +200,7 @@ class SequenceClassification(Task[LabelledTexts]):
 
     def pair_labels(self, data: LabelledTexts) -> tuple[str, ...]:
         """Names that the `paper` protocol writes before the texts."""
-        return self.settings.pair_labels or tuple(column.replace("_", " ").capitalize() for column in data.columns)
+        return self.settings.pair_labels or labels_of_pair(data.columns)
 
     def network(self, data: LabelledTexts, source: EncoderSource) -> nn.Module:
         """Mean pooling and a small head over the encoder."""
@@ -248,10 +263,5 @@ class SequenceClassification(Task[LabelledTexts]):
 
 
 def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
-    """Each text in the format of the paper's authors; a pair becomes one string of two labelled lines."""
-    return [
-        example.text
-        if example.text_pair is None
-        else f"{pair_labels[0]}: {example.text}\n{pair_labels[1]}: {example.text_pair}"
-        for example in examples
-    ]
+    """Each text in the format of the paper's authors."""
+    return [paper_text(example.text, example.text_pair, pair_labels) for example in examples]
