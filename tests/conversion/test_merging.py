@@ -167,7 +167,7 @@ def test_what_makes_no_mean_is_refused(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for sources, options, said in (
         ([run], {"steps": "20..39"}, "two or more different checkpoints"),
-        ([first, second, first], {}, "each once"),
+        ([first, second, first], {}, "different checkpoints"),
         ([second, first], {"weights": "1-sqrt"}, "in the order of their steps, and these are of steps 40, 20"),
         ([second, first], {"weights": "linear"}, "in the order of their steps"),
         *(
