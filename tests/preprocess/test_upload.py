@@ -9,7 +9,7 @@ import pytest
 from toolkit.core.errors import UserError
 from toolkit.core.files import cache_folder, hash_folder
 from toolkit.data import Corpus
-from toolkit.data.corpus.manifest import CorpusManifest
+from toolkit.data.corpus.manifest import CorpusManifest, read_manifest
 from toolkit.preprocess import upload
 from toolkit.preprocess.upload import write_to
 from toolkit.storage import ShardCache, put
@@ -53,6 +53,10 @@ def _never(folder: Path) -> CorpusManifest | None:
     return None
 
 
+def _always(folder: Path) -> CorpusManifest | None:
+    return read_manifest(folder)
+
+
 def _there(tmp_path: Path) -> dict[str, str]:
     copy = tmp_path / "copy"
     fsspec.filesystem("memory").get("/bucket/corpus", str(copy), recursive=True)
@@ -82,13 +86,31 @@ def test_an_upload_goes_on_where_it_was(tmp_path: Path, put_names: list[str], mo
 
     monkeypatch.setattr(upload, "put", killed)
     with pytest.raises(KeyboardInterrupt):
-        write_to(URL, write, command=["a"], made_before=_never)
+        write_to(URL, write, command=["a"], made_before=_always)
     monkeypatch.setattr(upload, "put", noted)
-    assert write_to(URL, write, command=["a"], made_before=_never) is None
+    assert write_to(URL, write, command=["a"], made_before=_always) is None
     assert (write.calls, len(put_names), len(set(put_names))) == (1, 18, 18)
     Writer()(tmp_path / "local")
     (tmp_path / "local" / "shard-00000.plan-S64").unlink()
     assert _there(tmp_path) == hash_folder(tmp_path / "local")
+
+
+def test_a_corpus_of_other_sources_is_not_uploaded(
+    tmp_path: Path, put_names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, noted = Writer(), upload.put
+
+    def failed(path: Path, url: str) -> None:
+        raise OSError("away")
+
+    monkeypatch.setattr(upload, "put", failed)
+    with pytest.raises(OSError, match="away"):
+        write_to(URL, write, command=["a"], made_before=_never)
+    (staged,) = (cache_folder() / "staging").iterdir()
+    (staged / "shard-00009.bin").write_bytes(b"of the other sources")
+    monkeypatch.setattr(upload, "put", noted)
+    assert write_to(URL, write, command=["a"], made_before=_never) == 2
+    assert "shard-00009.bin" not in put_names
 
 
 def test_a_folder_is_written_where_it_is(tmp_path: Path, put_names: list[str]) -> None:

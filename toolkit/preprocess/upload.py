@@ -33,8 +33,9 @@ def write_to(
 ) -> _Result | None:
     """Call `write` with the folder of a corpus: `output`, or for a URL a local folder that is then uploaded to it.
 
-    Started again with the same `command` (plain data), writing and upload resume. Return None if other commands have
-    written the corpus or still do (`write` returns None), or if `made_before` recognizes the manifest at the URL.
+    Started again with the same `command` (plain data), writing and upload resume; a local corpus that waits for upload
+    is rebuilt unless `made_before` recognizes its manifest. Return None if other commands have written the corpus
+    or still do (`write` returns None), or if `made_before` recognizes the manifest at the URL.
     """
     if not is_url(output):
         return write(Path(output))
@@ -50,14 +51,20 @@ def write_to(
         console().print(already_finished(url, found))
         return None
     folder = cache_folder() / "staging" / digest_of([url, command])[:32]
+    lock = cache_folder() / f".{folder.name}.lock"
+    if _is_finished(folder) and made_before(folder) is None:
+        with locked_file(lock):  # once no other command uploads it
+            if folder.exists():
+                shutil.rmtree(folder)
+        return write_to(output, write, command=command, made_before=made_before)
     console().print(f"Writing to {folder} first.")
     result = None if _is_finished(folder) else write(folder)
     # Only one command uploads at a time: another would put corpus.json there while shards are still being uploaded.
-    with locked_file(cache_folder() / f".{folder.name}.lock"):
+    with locked_file(lock):
         if _is_finished(folder):
             _upload(folder, url)
     if folder.exists():
-        console().print(f"When it is finished, the same command uploads it to {url}.")
+        console().print(f"When it is finished, the same command (without --overwrite) uploads it to {url}.")
     elif result is None:
         console().print(corpus_ending(url))
     return result
