@@ -76,6 +76,12 @@ def preprocess(sources: Sequence[str], output: Path, *, settings: PreprocessSett
             "--limit-documents and --limit-tokens need one command that reads all sources in order. Leave out the "
             "limit, or --executor and --tasks."
         )
+    shortest, length = DataSettings.model_fields["min_length"].default, settings.sequence_length
+    if length is not None and length < shortest:
+        raise SettingsError(
+            f"rows of --sequence-length {length:,} have no room for a segment: data.min_length is {shortest}. Give at "
+            f"least {shortest}, or leave it out: training builds the packing plans for its own data.min_length."
+        )
     start = time.monotonic()
     corpus, tokenizer = _described(sources, output, settings)
     for difference in ids_that_differ_in_transformers(tokenizer):

@@ -52,7 +52,7 @@ class PreprocessSettings(ReadingSettings):
     """Stop after the document that reaches this many tokens."""
     shard_tokens: _AtLeastOne = 2**28
     """A shard closes after the document that reaches this many tokens, or at the end of a group of sources (1 GiB)."""
-    sequence_length: Annotated[int, Field(ge=2, le=2**20)] | None = None
+    sequence_length: Annotated[int, Field(le=2**20)] | None = None
     """Also build the packing plans for rows of this many tokens; otherwise training builds them on first use."""
     special_text: Literal["parse", "literal"] | None = None
     """Strings of special tokens inside a text: parse them as tokens, as Megatron-LM does (the default for Hugging Face
