@@ -370,6 +370,16 @@ def test_a_finished_corpus_is_found_by_its_command_and_refused_to_others(
     assert len(list((tmp_path / "corpus").glob("shard-*"))) == 2
 
 
+def test_a_finished_corpus_without_its_holdout_is_refused(prepare, sources, tmp_path):
+    given = {**GIVEN, "holdout": 0.3}
+    prepare(*sources, **given)
+    shutil.rmtree(tmp_path / "corpus" / "holdout")
+
+    with pytest.raises(CorpusError, match=r"holdout.*; --overwrite rebuilds it"):
+        prepare(*sources, **given)
+    prepare(*sources, **given, overwrite=True)
+
+
 def test_a_damaged_corpus_is_refused_too(prepare, sources, tmp_path):
     prepare(*sources, **GIVEN)
     (tmp_path / "corpus" / "corpus.json").write_text("{")

@@ -139,6 +139,7 @@ def _open(
     with corpus.locked():
         found = None if settings.overwrite else finished_corpus(output, corpus.key, tokenizer)
         if found is not None:
+            _check_sizes(output, settings)
             forget_unfinished(output)
             _leave(command)
             return found, None
@@ -155,6 +156,15 @@ def _open(
         if settings.executor != "slurm":  # each Slurm job joins as a command of its own
             command.join(command_digest(corpus.key), otherwise="other sources or options")
     return None, choice
+
+
+def _check_sizes(output: Path, settings: PreprocessSettings) -> None:
+    """Raise CorpusError if a file of a finished corpus, or of its holdout, is missing or has the wrong size."""
+    try:
+        for folder in [output, *[output / HOLDOUT_FOLDER] * bool(settings.holdout)]:
+            Corpus(folder)
+    except CorpusError as error:
+        raise CorpusError(f"{str(error).removesuffix('.')}; --overwrite rebuilds it.") from error
 
 
 def _texts(corpus: UnfinishedCorpus) -> Iterator[str]:
