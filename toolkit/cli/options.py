@@ -97,5 +97,5 @@ def settings_from(
         option, value = names[key], given[key]
         if first["type"] == "extra_forbidden":
             raise SettingsError(f"{option} is not an option of this task. Leave it out.") from error
-        shown = shlex.quote(",".join(value) if isinstance(value, tuple) else str(value))
+        shown = shlex.quote(",".join(value) if isinstance(value, tuple | list) else str(value))
         raise SettingsError(f"{invalid_value(option, shown, first)}{meaning(settings, (key,))}") from error

@@ -1,5 +1,6 @@
 """Settings of `toolkit preprocess` and `toolkit tokenizer train`."""
 
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -17,6 +18,12 @@ def _separates(delimiter: str) -> str:
     return delimiter
 
 
+def _matches_names(glob: str) -> str:
+    if not PurePath(glob).parts:
+        raise ValueError(f"{glob!r} matches no name. Give a name, or a glob such as '*.jsonl'.")
+    return glob
+
+
 class ReadingSettings(Settings):
     """Settings for reading texts from files."""
 
@@ -28,7 +35,7 @@ class ReadingSettings(Settings):
     """Character between the columns of .csv files."""
     subset: Annotated[str, Field(min_length=1)] | None = None
     """Configuration of a data set on the hub."""
-    exclude: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    exclude: Annotated[tuple[Annotated[str, AfterValidator(_matches_names)], ...], Field(strict=False)] | None = None
     """Leave out sources whose name, folder or path suffix matches this glob. May be repeated."""
     limit_documents: _AtLeastOne | None = None
     """Stop after this many documents."""
