@@ -6,6 +6,8 @@ import fsspec
 import pytest
 
 from tests.support.text import sample_documents
+from toolkit.preprocess.summary import corpus_ending
+from toolkit.run.toml_files import apply_override
 
 
 def test_preprocess_then_inspect(toolkit, write_jsonl, tokenizer_folder, tmp_path):
@@ -101,6 +103,14 @@ def test_the_command_that_is_proposed_can_be_pasted(toolkit, write_jsonl, tokeni
         proposed = shlex.split(out.rpartition("Next:\n  toolkit ")[2].partition("\n")[0])
         assert proposed == ["inspect", str(words[-1])]
         assert toolkit(*proposed)[0] == 0
+
+
+@pytest.mark.parametrize("place", ["2024", "2026-11-28", "[x]", "true", "'x'", "it's", "data/corpus", "s3://b/2024"])
+def test_a_corpus_of_any_name_can_be_trained_on_as_proposed(place):
+    *_, option, override = shlex.split(corpus_ending(place).splitlines()[-1])
+    raw = {}
+    apply_override(raw, override)
+    assert (option, raw["data"]["train"].removeprefix("./")) == ("--set", place)
 
 
 def test_a_corpus_in_object_storage_is_finished_once(toolkit, write_jsonl, tokenizer_folder, tmp_path, monkeypatch):

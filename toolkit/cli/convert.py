@@ -15,7 +15,7 @@ from toolkit.conversion.forms import (
     ImportHead,
 )
 from toolkit.core.errors import UserError
-from toolkit.core.text import ending, quoted, terminal_safe
+from toolkit.core.text import ending, quoted, set_option, terminal_safe
 
 if TYPE_CHECKING:
     from toolkit.conversion import ConversionReport, ImportReport
@@ -128,7 +128,7 @@ def _import(source: str, out: Path, mask_token: str | None, tokenizer: str | Non
     print(f"  {_comparison(report)}")
     options = f"--tokenizer {quoted(report.out)}{report.preprocess_options} --output data/mine --holdout 0.001"
     data = "--set data.train=data/mine --set data.validation=data/mine/holdout"
-    train = f"toolkit train adapt --set {quoted(f'init.from={report.out}')} {data}"
+    train = f"toolkit train adapt {set_option('init.from', report.out)} {data}"
     print(ending(f"wrote {report.out}", f"toolkit preprocess YOUR_TEXT {options}", train))
 
 

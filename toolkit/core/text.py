@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +64,18 @@ def ending(made: str, *commands: str) -> str:
 def quoted(path: object) -> str:
     """A path quoted as one word of a command that is printed for copying."""
     return shlex.quote(str(path))
+
+
+def set_option(key: str, path: object) -> str:
+    """Option `--set KEY=PATH` of a command that is printed for copying.
+
+    `--set` reads TOML, where a path such as `2024` would be another value: it gets a `./`.
+    """
+    try:
+        tomllib.loads(f"value = {path}")
+    except tomllib.TOMLDecodeError:
+        return f"--set {quoted(f'{key}={path}')}"
+    return f"--set {quoted(f'{key}=./{path}')}"
 
 
 def home_hint(path: object) -> str:

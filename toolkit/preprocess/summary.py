@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tokenization import MaskOrigin, Tokenizer
 from toolkit.core.console import facts
-from toolkit.core.text import ending, printable, quoted
+from toolkit.core.text import ending, printable, quoted, set_option
 from toolkit.data import CorpusManifest, Rows
 from toolkit.preprocess.accounts import Counts, Tally
 from toolkit.preprocess.tokenizer_checks import end_notes, mask_notes
@@ -119,5 +119,5 @@ def _end(tokenizer: Tokenizer) -> str:
 def corpus_ending(place: str, holdout: str | None = None) -> str:
     """Last lines of a command that made a corpus and its holdout, if any, in a folder or at a URL."""
     data = {"train": place, "validation": holdout}
-    settings = " ".join(f"--set {quoted(f'data.{key}={path}')}" for key, path in data.items() if path)
+    settings = " ".join(set_option(f"data.{key}", path) for key, path in data.items() if path)
     return ending(f"wrote {place}", f"toolkit inspect {quoted(place)}", f"toolkit train RUN.toml {settings}")

@@ -16,7 +16,7 @@ from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write, copy_files
 from toolkit.core.locks import is_held, locked_folder
-from toolkit.core.text import quoted
+from toolkit.core.text import set_option
 
 _NEAREST = 8
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?::([1-9]\d*))?")
@@ -213,7 +213,7 @@ def check_own_folder(named: RunFolder, file: Path) -> None:
     raise SettingsError(
         f"{file} is in the folder of a run with checkpoints, but its run.dir is another folder: "
         f"{path}{'' if path.is_absolute() else f', which is {path.absolute()} from here'}.\n"
-        f"To resume that run: --set run.dir={quoted(here)}. To start a new one: --set run.dir=NEW_FOLDER."
+        f"To resume that run: {set_option('run.dir', here)}. To start a new one: --set run.dir=NEW_FOLDER."
     )
 
 
