@@ -142,6 +142,7 @@ class Place:
     def _lay_down_runs(self) -> None:
         run = self._add("run", write_run(self.folder)).read_text()
         self._add("empty", self.folder / "empty").mkdir()
+        self._add("empty_link", self.folder / "empty-link").symlink_to("empty")
         self._write("broken_toml", "broken.toml", "[run\n")
         self._write("open_toml", "open.toml", "[run]\nseeds = [1,\n")
         self._write("twice_toml", "twice.toml", run + "\n[run]\n")

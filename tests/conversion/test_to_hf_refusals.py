@@ -40,6 +40,17 @@ def test_a_place_that_holds_something_is_refused_an_empty_folder_is_not(
         to_hf(checkpoint, out / "config.json", form="causal", dtype="fp32")
 
 
+def test_an_empty_folder_that_cannot_be_replaced_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    for out, kind in ((tmp_path / "link", "a link"), (Path(), "the working directory")):
+        with pytest.raises(UserError, match=f"is {kind}, which a new folder cannot replace"):
+            to_hf(tmp_path / "no-checkpoint", out)
+
+
 def test_unknown_words_are_refused_with_the_known_ones(make_checkpoint: Callable[..., Path], out: Path) -> None:
     with pytest.raises(UserError, match=r"unknown value 'prefix'. Choose one of: bidirectional, causal"):
         to_hf(make_checkpoint(), out, form="prefix", dtype="fp32")

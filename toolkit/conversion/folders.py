@@ -51,8 +51,11 @@ def local_files(model: str) -> Path:
 
 
 def check_output(out: Path) -> None:
-    """Raise if the destination exists already and is not an empty folder."""
+    """Raise if the destination exists already and is not an empty folder that another can replace."""
     if out.is_dir() and not any(out.iterdir()):
+        kinds = {"a link": out.is_symlink(), "the working directory": out.samefile("."), "a mount": out.is_mount()}
+        if kind := next((name for name, is_it in kinds.items() if is_it), None):
+            raise UserError(f"{out} is {kind}, which a new folder cannot replace. Name a folder in it.")
         return
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} already exists. Name a new folder, or remove it first.")
