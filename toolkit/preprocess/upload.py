@@ -34,7 +34,7 @@ def write_to(
     """Call `write` with the folder of a corpus: `output`, or for a URL a local folder that is then uploaded to it.
 
     Started again with the same `command` (plain data), writing and upload resume; a local corpus that waits for upload
-    is written anew unless `made_before` recognizes its manifest. Return None if other commands have written the corpus
+    is rebuilt unless `made_before` recognizes its manifest. Return None if other commands have written the corpus
     or still do (`write` returns None), or if `made_before` recognizes the manifest at the URL.
     """
     if not is_url(output):
