@@ -40,6 +40,8 @@ _BELOW = {"tokenizer": "train"}
 """Commands that are groups, with the one command in each."""
 _RESUMED = {"grid", "preprocess", "quickstart", "study"}
 """Commands that keep what is finished; `train` prints its own message, and the others start again."""
+_OUTPUTS = {"output": "--output", "out": "OUT"}
+"""Names of arguments that are the folder or file to write, as users see them."""
 _RESERVED = {"plan", "adapt", "estimate", "launch", "watch"}
 
 
@@ -51,6 +53,13 @@ class _Command(TyperCommand):
     examples: tuple[str, ...] = ()
     sections: Callable[[], Sequence[tuple[str, Sequence[tuple[str, str]]]]] = staticmethod(tuple)
     """Help sections after the options: titles and rows."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from toolkit.core.files import check_home
+
+        for key, option in _OUTPUTS.items():
+            check_home(ctx.params.get(key) or "", option)
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         # typer writes {SOURCE}... for a required argument.

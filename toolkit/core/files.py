@@ -14,6 +14,7 @@ from io import BufferedRandom
 from pathlib import Path
 
 from toolkit.core.errors import UserError
+from toolkit.core.text import home_hint
 
 PARTIAL_FILES = ".*.partial"
 """Glob pattern of files left behind by a killed writer."""
@@ -92,8 +93,18 @@ def atomic_directory(path: Path) -> Iterator[Path]:
                 parent.rmdir()
 
 
+def check_home(path: Path | str, setting: str) -> None:
+    """Raise `UserError` if an output begins with `~`, which would be a folder of that name; `setting` is its option."""
+    if Path(path).parts[:1] == ("~",):
+        raise UserError(f"{setting}={path}:{home_hint(path)}")
+
+
 def check_folder(folder: Path | str, setting: str) -> None:
-    """Raise `UserError` if an output folder is a file or below one; `setting` is its option. Creates nothing."""
+    """Raise `UserError` if an output folder is a file or below one, or in a folder named `~`; `setting` is its option.
+
+    Creates nothing.
+    """
+    check_home(folder, setting)
     for path in (Path(folder), *Path(folder).parents):
         if path.exists() and not path.is_dir():
             raise UserError(f"{setting}={folder}: {path} is not a directory. Choose another folder ({setting}).")

@@ -4,6 +4,7 @@ This opens only the run file, a checkpoint's manifest if `init.from` is set, and
 `epochs`.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,6 +118,20 @@ def read_without_objectives(path: Path) -> RunSettings:
 def to_toml(settings: RunSettings) -> str:
     """The settings as a run file; keys without a value are left out, since TOML has none."""
     return tomli_w.dumps(to_plain(settings))
+
+
+def is_as_written(path: Path) -> bool:
+    """True unless a file has what `to_toml` never writes: comments, a layout of its own, a preset or `[scheduler]`."""
+    if not path.is_file():
+        return True
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
+    except (OSError, ValueError):
+        return False
+    model = raw.get("model")
+    has_preset = isinstance(model, dict) and "preset" in model
+    return tomli_w.dumps(raw) == text and not has_preset and "scheduler" not in raw
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:

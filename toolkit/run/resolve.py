@@ -7,6 +7,7 @@ everything fits. Its result is written to the run folder, where ranks read it.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolkit.core.errors import SettingsError
 from toolkit.core.text import ending, quoted
 from toolkit.data import Sizes
 from toolkit.engine import gpus
@@ -20,7 +21,7 @@ from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.division import Division, describe_small, describe_stages, divide_run, read_division
-from toolkit.run.load import to_toml
+from toolkit.run.load import is_as_written, to_toml
 from toolkit.run.settings import CompleteSettings
 
 
@@ -46,7 +47,14 @@ class ResolvedRun(DeclaredRun):
 
         An empty folder first gets the checkpoint that is in `checkpoint.copy_to`.
         """
-        folder, found = self.folder, self.continuation.hashed(self.folder)
+        folder = self.folder
+        # What an interrupted start has left is replaced, whatever its settings.
+        if not folder.steps() and not is_as_written(folder.settings_file):
+            raise SettingsError(
+                f"{folder.settings_file} was not written by this toolkit, and the run would replace it by its resolved "
+                "settings, without comments and presets.\nRename the file, or set run.dir to another folder."
+            )
+        found = self.continuation.hashed(folder)
         if found.manifest != self.continuation.manifest:
             found.check(self, self.data.corpora)
         found.write(folder)

@@ -255,6 +255,14 @@ def test_a_base_without_a_preset_gives_its_name_to_models(study, tmp_path):
         models_of(load_study("other.toml"))
 
 
+def test_folders_are_not_in_one_named_like_home(study):
+    block = "[[models]]\naxes.schedule = ['clm 6']"
+    with pytest.raises(UserError, match=r"^study\.dir=~/a: `~` is not expanded here: give the full path\.$"):
+        study(block, head="dir = '~/a'")
+    with pytest.raises(UserError, match=r"^grid\.dir=~/a: "):
+        study(f"[grid]\ndir = '~/a'\n{block}")
+
+
 def test_a_mistake_of_many_models_is_told_once(study):
     with pytest.raises(SettingsError) as caught:
         models_of(study("[set.model]\nheads = 2\n[[models]]\naxes.schedule = ['clm 6', 'mlm 6', 'clm 3 + mlm 3']"))

@@ -132,4 +132,5 @@ def load_study(source: str) -> Study:
             raw["grid"] = {"dir": f"{raw['study']['dir']}/grid", **raw.get("grid", {})}
     study = validated(Study, raw, origin=str(path), needed=_NEEDED)
     check_folder(study.study.dir, "study.dir")
+    check_folder(study.grid.dir, "grid.dir")
     return study
