@@ -321,6 +321,7 @@ class Place:
         """Output folders: of a run, without weights; with a `model/` of somebody else, and with a link to one."""
         notes = {"task": "sc", "settings": {}, "columns": ["text"]}
         self._add("tuned", self._file("tuned/model/finetuning.json", json.dumps(notes)).parents[1])
+        self._file("tuned/result.json", "{}")
         foreign = self._file("foreign/model/config.json", "{}").parent
         self._add("foreign", foreign.parent)
         linked = self._add("linked", self.folder / "linked")

@@ -37,8 +37,9 @@ from toolkit.finetuning.trainer import Features
 from toolkit.finetuning.training_folder import fit_once
 from toolkit.model_folder import CARD_FILE, add_old_keys, card, card_facts, save_tokenizer, table
 
-_RESULT, _MODEL = "result.json", "model"
-_UNFINISHED = ".unfinished"
+RESULT_FILE = "result.json"
+"""Name of the file with the scores of a run."""
+_MODEL, _UNFINISHED = "model", ".unfinished"
 
 
 class FinetuningResult(Settings):
@@ -181,12 +182,12 @@ def _run(
     if keep is Keep.MODEL:
         _save_model(prepared, network, unfinished / _MODEL, result)
     # As long as there is a result.json, everything beside it is from the same run.
-    (output / _RESULT).unlink(missing_ok=True)
+    (output / RESULT_FILE).unlink(missing_ok=True)
     shutil.rmtree(output / _MODEL, ignore_errors=True)
     if keep is Keep.MODEL:
         (unfinished / _MODEL).rename(output / _MODEL)
     write_predictions(task, predictions[Split.TEST], output)
-    atomic_write(output / _RESULT, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
+    atomic_write(output / RESULT_FILE, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
     return result
 
 

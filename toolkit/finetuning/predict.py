@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.core.errors import UserError
 from toolkit.engine.precision import cpu_threads
 from toolkit.finetuning import Split, get_task, open_source, prepare
+from toolkit.finetuning.cell import RESULT_FILE
 from toolkit.finetuning.encoder_source import model_loading
 from toolkit.finetuning.prediction import answer, noted_settings, output_errors_named, write_predictions
 from toolkit.finetuning.settings import TASK_FILE
@@ -24,13 +25,18 @@ def predict(model: Path, file: Path, *, output: Path, changes: Mapping[str, Any]
         changes: settings for reading the file, in place of those of the fine-tuning run.
 
     Raises:
-        UserError: the folder or the file does not fit.
+        UserError: the folder or the file does not fit, or `output` is the folder of a run.
     """
     folder = next((found for found in (model, model / "model") if (found / TASK_FILE).is_file()), None)
     if folder is None:
         raise UserError(
             f"{model} has no {TASK_FILE}, nor has {model / 'model'}: it was not fine-tuned by this toolkit. Give what "
             "`toolkit finetune` wrote."
+        )
+    if (output / RESULT_FILE).exists():
+        raise UserError(
+            f"{output} has the {RESULT_FILE} of a run, whose predictions.jsonl would be replaced. Choose another "
+            "output folder (--output)."
         )
     notes = json.loads((folder / TASK_FILE).read_text(encoding="utf-8"))
     family = get_task(notes["task"])

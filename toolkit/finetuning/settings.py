@@ -14,6 +14,7 @@ UNTRAINED = frozenset({"pairs"})
 TASK_FILE = "finetuning.json"
 """Name of the file with task, settings and other notes in a fine-tuned `model/`."""
 Name = Annotated[str, Field(min_length=1)]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
 SPLIT_AT_COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 
 
@@ -56,13 +57,13 @@ class FinetuningSettings(Settings):
     and dropout draws. Unset: the whole batch."""
     warmup_fraction: float = Field(default=0.1, ge=0, le=1)
     """Fraction of the steps for linear warm-up."""
-    adam_betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
+    adam_betas: tuple[_Beta, _Beta] = Field(default=(0.9, 0.95), strict=False)
     """AdamW's betas."""
-    adam_eps: float = Field(default=1e-5, gt=0)
+    adam_eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     """AdamW's epsilon."""
-    weight_decay: float = Field(default=0.1, ge=0)
+    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
     """AdamW's weight decay; not applied to biases and norms."""
-    grad_clip: float = Field(default=1.0, gt=0)
+    grad_clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Maximum gradient norm."""
     max_length: int | None = Field(default=None, ge=2)
     """Maximum input length in tokens, special ones included. Unset: the limit of model and tokenizer."""

@@ -236,6 +236,8 @@ def test_blimps_files_are_read_as_they_are(tmp_path, toolkit, trained):
     (folder / "adjunct_island.jsonl").write_text(BLIMP)
     (folder / "README.md").write_text("BLiMP\n")
     (folder / "._adjunct_island.jsonl").write_text("{}\n")
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / ".ipynb_checkpoints/adjunct_island-checkpoint.jsonl").write_text(BLIMP)
     Dataset.from_list([json.loads(AGREEMENT)]).to_parquet(folder / "train-00000-of-00001.parquet")
     write_pairs(folder / "hypernym.jsonl", [("He has a dog, so he has a pet.", "He has a pet, so he has a dog.")])
     code, out, err = toolkit("score", trained, "--pairs", folder, "--output", tmp_path / "out", "--threads", 1)

@@ -1,7 +1,7 @@
 import pytest
 
 from toolkit.core.errors import UserError
-from toolkit.finetuning.bad_rows import BadRows
+from toolkit.finetuning.bad_rows import BadRows, Labels
 from toolkit.finetuning.tc.conll import read_tagged
 from toolkit.finetuning.tc.tag_schemes import TagScheme
 
@@ -92,3 +92,14 @@ def test_lines_are_numbered(tmp_path):
 def test_what_is_wrong_is_named(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("column", ["3", "ner"])
+def test_a_file_to_predict_may_lack_the_column_of_the_tags(tmp_path, column):
+    """Of the other columns, none is taken for it."""
+    path = tmp_path / "data.conll"
+    path.write_text("EU B-NP\nrejects B-VP\n")
+    file = read_tagged(path, BadRows(), label_column=column, labels=Labels.UNUSED)
+    assert (file.scheme, [(row.tokens, row.tags) for row in file.sentences]) == (None, [(("EU", "rejects"), None)])
+    with pytest.raises(UserError, match=f"the label column '{column}' is not a number from 1 to 2"):
+        read_tagged(path, BadRows(), label_column=column)

@@ -64,11 +64,11 @@ class MinimalPairs(Task[list[MinimalPair]]):
         return pairs
 
     def files_of(self, split: Split, path: DataFile) -> list[Path]:
-        """The file itself, or all tables in a folder that have one of BLiMP's formats."""
+        """The file itself, or all tables in a folder that have one of BLiMP's formats, and no hidden ones."""
         if not isinstance(path, Path) or not path.is_dir():
             return super().files_of(split, path)
-        files = (file for file in path.rglob("[!.]*") if file.suffix in _IN_FOLDERS)
-        found = sorted(file for file in files if file.is_file())
+        files = (file for file in path.rglob("*") if file.suffix in _IN_FOLDERS and file.is_file())
+        found = sorted(file for file in files if not any(part[0] == "." for part in file.relative_to(path).parts))
         if not found:
             raise UserError(f"{path}: no {' or '.join(_IN_FOLDERS)} file in this folder. Give the folder of the pairs.")
         return found

@@ -56,6 +56,7 @@ class _Layout:
     num_columns: int
     token: int = 0
     tag: int = -1
+    is_tagged: bool = True
     known: frozenset[str] = frozenset()
 
     def has_tag(self, cells: list[str]) -> bool:
@@ -78,10 +79,10 @@ def read_tagged(
     """Read the sentences of a file, and the scheme of its tags.
 
     `label_column` is the column of the tags: its number, from 1, in CoNLL files; its name in tables. If tags are
-    unused, only their scheme is needed.
+    unused, only their scheme is needed, and the file may lack the column.
     """
     if isinstance(file, Path) and file.suffix.lower() not in _TABLES:
-        path, sentences = file, _from_columns(file, bad, label_column)
+        path, sentences = file, _from_columns(file, bad, label_column, labels)
     else:
         table = table_of(file)
         path, sentences = table.path, _from_table(table, file, bad, label_column, label_type, labels)
@@ -118,9 +119,9 @@ def _checked(path: Path, sentence: TaggedSentence) -> TaggedSentence:
     return sentence
 
 
-def _from_columns(path: Path, bad: BadRows, label_column: str | None) -> list[TaggedSentence]:
+def _from_columns(path: Path, bad: BadRows, label_column: str | None, labels: Labels) -> list[TaggedSentence]:
     blocks = list(_blocks(read_text(path, what_to_give=_WHAT_TO_GIVE)))
-    layout = _layout(path, blocks, label_column)
+    layout = _layout(path, blocks, label_column, labels)
     rows = (rows for block in blocks if (rows := _rows(block, layout)))
     return bad.each(path, rows, lambda rows: _sentence(path, rows, layout))
 
@@ -180,7 +181,7 @@ def _blocks(text: str) -> Iterator[list[Line]]:
     yield block
 
 
-def _layout(path: Path, blocks: list[list[Line]], label_column: str | None) -> _Layout:
+def _layout(path: Path, blocks: list[list[Line]], label_column: str | None, labels: Labels) -> _Layout:
     plain = [[line for line in block if not line[1].startswith("#")] for block in blocks]
     first = next((line for block in plain for line in block), None)
     if first is None:
@@ -192,12 +193,13 @@ def _layout(path: Path, blocks: list[list[Line]], label_column: str | None) -> _
         third_holds_tags = all(len(row) > 2 and is_tag(row[2]) for block in rows for row in block)
         layout = replace(layout, token=1, tag=2 if third_holds_tags else -1)
     if label_column is not None and layout.num_columns > 1:
-        if not label_column.isdecimal() or not 1 <= int(label_column) <= layout.num_columns:
+        has_column = label_column.isdecimal() and 1 <= int(label_column) <= layout.num_columns
+        if not has_column and labels is not Labels.UNUSED:
             raise UserError(
                 f"{path}: the label column {label_column!r} is not a number from 1 to {layout.num_columns}. Give the "
                 "number of the column of the tags (--label-column)."
             )
-        layout = replace(layout, tag=int(label_column) - 1)
+        layout = replace(layout, tag=int(label_column) - 1) if has_column else replace(layout, is_tagged=False)
     known = frozenset(row[layout.tag] for block in rows for row in block if len(row) == layout.num_columns)
     return replace(layout, known=known)
 
@@ -222,6 +224,6 @@ def _sentence(path: Path, rows: list[tuple[int, list[str]]], layout: _Layout) ->
             raise BadRowError(place, "the token is empty", "Correct or remove that line.")
     return TaggedSentence(
         tokens=tuple(cells[layout.token] for _, cells in rows),
-        tags=tuple(cells[layout.tag] for _, cells in rows) if layout.num_columns > 1 else None,
+        tags=tuple(cells[layout.tag] for _, cells in rows) if layout.num_columns > 1 and layout.is_tagged else None,
         places=tuple(f"line {number}" for number, _ in rows),
     )
