@@ -154,7 +154,6 @@ class Place:
         self._write("no_model", "no_model.toml", run[: run.index("[model]")] + data)
         validation = f'validation = "{self.folder / "validation"}"\n'
         self._write("no_validation", "no_validation.toml", run.replace(validation, ""))
-        self._write("own", "own/run.toml", run.replace(f"{self.folder}/run", f"{self.folder}/own"))
         full = self._add("full", self.folder / "full")
         full.mkdir()
         (full / "run.toml").symlink_to("/dev/full")

@@ -173,18 +173,20 @@ def test_ranks_read_what_was_resolved(tmp_path):
 
 
 @pytest.mark.parametrize("own", ["{}# mine\n", '[model]\npreset = "test"\n', "[run\n"])
-def test_a_run_file_that_is_the_users_is_not_replaced(tmp_path, own):
-    """What a start without a checkpoint has left is: also with other settings."""
+def test_a_run_file_that_is_the_users_is_kept(tmp_path, own):
+    """One that a start without a checkpoint has left is not: also with other settings."""
     run_file = str(write_run(tmp_path))
     (tmp_path / "run").mkdir()
     for given in ([], ["lr.peak=0.5"]):
         run = resolve_run(declare_run(run_file, given), ds_config="zero1", num_ranks=1)
         run.write()
     file = run.folder.settings_file
-    file.write_text(text := own.format(file.read_text()))
-    with pytest.raises(SettingsError, match=r"run\.toml was not written by this toolkit(.|\n)*\nRename the file, or"):
+    assert not list(file.parent.glob("run.given*"))
+    for kept in ("run.given-1.toml", "run.given-2.toml"):
+        written = file.read_text()
+        file.write_text(text := own.format(written))
         run.write()
-    assert file.read_text() == text
+        assert (file.read_text(), (file.parent / kept).read_text()) == (written, text)
 
 
 @pytest.mark.parametrize("gpu_bytes", [None, 10**12])

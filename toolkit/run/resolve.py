@@ -4,10 +4,11 @@
 everything fits. Its result is written to the run folder, where ranks read it.
 """
 
+import shutil
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
-from toolkit.core.errors import SettingsError
 from toolkit.core.text import ending, quoted
 from toolkit.data import Sizes
 from toolkit.engine import gpus
@@ -48,12 +49,11 @@ class ResolvedRun(DeclaredRun):
         An empty folder first gets the checkpoint that is in `checkpoint.copy_to`.
         """
         folder = self.folder
-        # What an interrupted start has left is replaced, whatever its settings.
+        # A file that an interrupted start has left is replaced, whatever its settings; one of the user's is kept.
         if not folder.steps() and not is_as_written(folder.settings_file):
-            raise SettingsError(
-                f"{folder.settings_file} was not written by this toolkit, and the run would replace it by its resolved "
-                "settings, without comments and presets.\nRename the file, or set run.dir to another folder."
-            )
+            kept = next(file for n in count(1) if not (file := folder.path / f"run.given-{n}.toml").exists())
+            shutil.copyfile(folder.settings_file, kept)
+            print(f"{folder.settings_file} is replaced by the run's resolved settings; yours is kept as {kept}")
         found = self.continuation.hashed(folder)
         if found.manifest != self.continuation.manifest:
             found.check(self, self.data.corpora)
