@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +70,9 @@ def set_option(key: str, path: object) -> str:
 
     `--set` reads TOML, where a path such as `2024` would be another value: it gets a `./`.
     """
+    # Only for the last lines of a command.
+    import tomllib
+
     try:
         tomllib.loads(f"value = {path}")
     except tomllib.TOMLDecodeError:

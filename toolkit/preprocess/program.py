@@ -161,7 +161,7 @@ def _open(
 def _check_sizes(output: Path, settings: PreprocessSettings) -> None:
     """Raise CorpusError if a file of a finished corpus, or of its holdout, is missing or has the wrong size."""
     try:
-        for folder in [output, *[output / HOLDOUT_FOLDER] * bool(settings.holdout)]:
+        for folder in (output, output / HOLDOUT_FOLDER) if settings.holdout else (output,):
             Corpus(folder)
     except CorpusError as error:
         raise CorpusError(f"{str(error).removesuffix('.')}; --overwrite rebuilds it.") from error

@@ -127,7 +127,7 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
             raw[key] = value
         elif "preset" in value:
             # The corpus decides the vocabulary, not the preset.
-            raw[key] = {**{known: raw[key][known] for known in ("vocab_size",) if known in raw[key]}, **value}
+            raw[key] = {known: found for known, found in raw[key].items() if known == "vocab_size"} | {**value}
         elif key == "objectives":
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
@@ -163,7 +163,7 @@ def _whole(
     """The whole run: the parent's phases up to the step, then the tail's, with lengths in steps."""
     # A tail's mistakes are reported with its own phase numbers; its learning rate belongs to the whole run.
     lr = tail.get("lr", {})
-    fraction = {key: lr[key] for key in ("decay_fraction",) if isinstance(lr, Mapping) and key in lr}
+    fraction = {"decay_fraction": lr["decay_fraction"]} if isinstance(lr, Mapping) and "decay_fraction" in lr else {}
     alone = complete_run(deepcopy(merged) | {"lr": fraction | {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
     declared, step = to_plain(before.settings), manifest.step
     past = _past(before, step)
@@ -260,12 +260,13 @@ def _with_rates(
 def _moved(alone: DeclaredRun, before: DeclaredRun, manifest: CheckpointManifest) -> dict[str, str]:
     """The parent's place -> the tail's, for each corpus that the two find in different places."""
     there, here = (flat(snapshot(run.settings)) for run in (before, alone))
-    places, named = dict[str, set[str]](), dict[str, str]()
-    for key, found in open_corpora(alone).hashes().items():
-        if not key.startswith("data.validation"):
-            named[found] = here[key]
-    for key, found in manifest.corpora.items():
-        if key in there and not key.startswith("data.validation"):
+    ours, theirs = (
+        {key: found for key, found in corpora.items() if not key.startswith("data.validation")}
+        for corpora in (open_corpora(alone).hashes(), manifest.corpora)
+    )
+    named, places = {found: here[key] for key, found in ours.items()}, dict[str, set[str]]()
+    for key, found in theirs.items():
+        if key in there:
             places.setdefault(found, set()).add(there[key])
     # A corpus that the parent reads at two places counts as two, each with its own rows.
     return {

@@ -81,9 +81,10 @@ class GridJob(Job):
     def is_done(self, item: Item) -> bool:
         """True if a cell has scores, or diverged with its current declaration."""
         place = self._place(item)
-        if place.score is not None or place.diverged is None:
-            return place.score is not None
-        return (was := place.declared) is not None and not item.payload.differences(was)
+        if place.score is not None:
+            return True
+        was = None if place.diverged is None else place.declared
+        return was is not None and not item.payload.differences(was)
 
     def do(self, item: Item) -> None:
         """Run a cell as `toolkit finetune` does; a divergence is recorded."""
