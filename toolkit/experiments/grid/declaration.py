@@ -245,19 +245,6 @@ def trains(kind: str, options: Mapping[str, Any]) -> bool:
     return kind not in UNTRAINED and options.get("steps") != 0
 
 
-def make_grid(
-    settings: GridSettings,
-    models: Sequence[ModelEntry],
-    tasks: Sequence[TaskEntry],
-    *,
-    slurm: SlurmSettings,
-    report: ReportSettings,
-) -> Grid:
-    """Combine valid parts into a grid; raise `SettingsError` with every mistake if the combination is invalid."""
-    parts = {"grid": settings, "model": models, "task": tasks, "slurm": slurm, "report": report}
-    return validated(Grid, parts)
-
-
 def load_grid(path: Path) -> Grid:
     """Load the grid of a file; `grid.dir` defaults to `grids/<name of the file>`."""
     if not path.exists():

@@ -9,11 +9,12 @@ from typing import Any
 
 from toolkit.core.cache import KnownHashes
 from toolkit.core.errors import SettingsError
+from toolkit.core.settings import validated
 from toolkit.core.text import counted, first_few
 from toolkit.engine.precision import Precision
 from toolkit.experiments.encoders import check_model
 from toolkit.experiments.grid.cells import Cell, Outcome, grid_cells
-from toolkit.experiments.grid.declaration import Grid, make_grid
+from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.inputs import HubAccess, resolve_models, resolve_task
 from toolkit.experiments.grid.workers import CellTask, GridJob
@@ -44,7 +45,7 @@ class GridPlan:
         ]
         entries = tuple(model.entry for model in models)
         if entries != grid.model:
-            grid = make_grid(grid.grid, entries, grid.task, slurm=grid.slurm, report=grid.report)
+            grid = validated(Grid, {**dict(grid), "model": entries})
         self.grid = grid
         self._models = {model.entry.name: model for model in models}
         self.cells = grid_cells(self.grid)

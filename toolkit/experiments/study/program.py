@@ -11,10 +11,10 @@ from toolkit.checkpoint.read import open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import SettingsError
 from toolkit.core.files import atomic_directory, atomic_write
-from toolkit.core.settings import nearest
+from toolkit.core.settings import nearest, validated
 from toolkit.core.text import counted, first_few, rounded
 from toolkit.experiments.grid.cells import grid_counts
-from toolkit.experiments.grid.declaration import Grid, ModelEntry, make_grid
+from toolkit.experiments.grid.declaration import Grid, ModelEntry
 from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
 from toolkit.experiments.study.estimate import StudyEstimate, missed_steps, summary
@@ -285,7 +285,8 @@ def grid_of(study: Study, tree: Tree, *, made: Mapping[str, int] | None = None) 
     report = study.report
     if report.x is None:
         report = report.model_copy(update={"x": axis_labels(study)})
-    return make_grid(study.grid, entries, study.task, slurm=slurm, report=report)
+    parts = {"grid": study.grid, "model": entries, "task": study.task, "slurm": slurm, "report": report}
+    return validated(Grid, parts)
 
 
 def _entries(leaf: Leaf, *, made: int) -> list[ModelEntry]:
