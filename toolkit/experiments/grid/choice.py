@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.core.console import console
 from toolkit.core.text import counted, first_few
@@ -23,7 +23,7 @@ def select_rates(plan: GridPlan, view: GridView) -> Selected:
 
 def remove_unchosen_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
     """Remove the models of all rates but the chosen one, for each model and task whose cells have all finished."""
-    open_groups = {cell.group for cell in plan.cells if cell in view.failed or not view.has_ended(cell)}
+    open_groups = {cell.group for cell in plan.cells if cell not in view.scores and cell not in view.diverged}
     for cell in plan.cells:
         if cell.group not in open_groups and not _is_chosen(cell, selected):
             shutil.rmtree(plan.folder.place(cell).model, ignore_errors=True)
@@ -76,7 +76,7 @@ def print_outcome(plan: GridPlan, view: GridView) -> None:
                 f"{model} {task}: test {entry['metric']} {entry['test_mean']:.4f}{spread}, "
                 f"{counted(len(entry['seeds']), 'seed')}{rate}"
             )
-    _print_diverged(plan, view, selected)
+    _print_diverged(view, selected)
     _print_missing_models(plan, view, selected)
     outcomes: list[Outcome] = [*view.scores.values(), *view.diverged.values()]
     devices = Counter((outcome.made_by or {}).get("device") for outcome in outcomes)
@@ -90,7 +90,8 @@ def print_outcome(plan: GridPlan, view: GridView) -> None:
         screen.print(f"{counted(len(view.failed), 'cell')} failed. The same command tries them again.")
 
 
-def _print_diverged(plan: GridPlan, view: GridView, selected: Selected) -> None:
+def _print_diverged(view: GridView, selected: Selected) -> None:
+    screen = console()
     seeds: dict[tuple[tuple[str, str], float], list[int]] = defaultdict(list)
     for cell in sorted(view.diverged):
         seeds[cell.group, cell.learning_rate].append(cell.seed)
@@ -100,7 +101,10 @@ def _print_diverged(plan: GridPlan, view: GridView, selected: Selected) -> None:
     ]
     without_rate = {group for group, _ in seeds if group[1] not in selected.get(group[0], {})}
     lines += [f"{' '.join(group)}: no learning rate could be chosen" for group in sorted(without_rate)]
-    _print_some(lines, "diverged")
+    for line in lines[:_MOST_NAMED]:
+        screen.print(line)
+    if len(lines) > _MOST_NAMED:
+        screen.print(f"and {len(lines) - _MOST_NAMED:,} more diverged")
 
 
 def _print_missing_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
@@ -113,11 +117,3 @@ def _print_missing_models(plan: GridPlan, view: GridView, selected: Selected) ->
             f"{first_few([cell.path for cell in missing])}. Remove these folders below {plan.folder.cells} to "
             "train them again."
         )
-
-
-def _print_some(lines: Iterable[str], what: str) -> None:
-    screen, lines = console(), list(lines)
-    for line in lines[:_MOST_NAMED]:
-        screen.print(line)
-    if len(lines) > _MOST_NAMED:
-        screen.print(f"and {len(lines) - _MOST_NAMED:,} more {what}")

@@ -67,10 +67,6 @@ class GridView:
         """Number of cells that have neither finished nor failed."""
         return self.totals.total() - self.num_done - len(self.failed)
 
-    def has_ended(self, cell: Cell) -> bool:
-        """True if a cell has finished or failed."""
-        return cell in self.scores or cell in self.diverged or cell in self.failed
-
     def is_over(self) -> bool:
         """True if no cell is left, or no command runs them."""
         return not self.num_left or not commands_at(self._work)
@@ -84,8 +80,9 @@ class GridView:
 
     def _described(self, cell: Cell) -> str:
         if (score := self.scores.get(cell)) is not None:
-            is_best = self.best.get(cell.task) is score
-            return f"{cell}: {_score_text(score)}" + f", best of {cell.task} so far" * is_best
+            split, is_best = "validation" if score.validation else "test", self.best.get(cell.task) is score
+            best = f", best of {cell.task} so far" if is_best else ""
+            return f"{cell}: {split} {score.metric} {_main(score):.4f}{best}"
         if cell in self.diverged:
             return f"{cell} diverged: {self.diverged[cell].message}"
         # A broken file fails all cells of its task.
@@ -99,12 +96,10 @@ class GridView:
     def summary(self) -> str:
         """'12 of 96 cells done, 2 running, 1 failed, 310 cells/h, 0:16:00 left'."""
         parts = [f"{self.num_done:,} of {self.totals.total():,} cells done", f"{self.running.total():,} running"]
-        parts += [f"{len(cells):,} {name}" for name, cells in self._troubles() if cells]
+        troubles = {"diverged": len(self.diverged), "failed": len(self.failed)}
+        parts += [f"{number:,} {name}" for name, number in troubles.items() if number]
         parts.append(self.pace.text(self.num_done + len(self.failed), self.num_left, "cells"))
         return ", ".join(filter(None, parts))
-
-    def _troubles(self) -> tuple[tuple[str, Mapping[Cell, object]], ...]:
-        return ("diverged", self.diverged), ("failed", self.failed)
 
     def picture(self) -> "Table":
         """A row per task: its cells by state, and the best validation score if any has one; totals below."""
@@ -139,8 +134,3 @@ def grid_at(path: Path) -> GridView:
 def _main(score: Score) -> float:
     """Main metric on the validation split, or on the test split if there are no validation scores."""
     return (score.validation or score.test)[score.metric]
-
-
-def _score_text(score: Score) -> str:
-    split = "validation" if score.validation else "test"
-    return f"{split} {score.metric} {_main(score):.4f}"
