@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from toolkit.experiments.grid.cells import Cell, Score, results_text
+from toolkit.experiments.grid.cells import Cell, Score
+from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.selection import select
 
 
@@ -99,9 +100,11 @@ def test_models_and_tasks_are_apart():
     assert rates == {("a", "x"): 0.1, ("a", "y"): 0.4, ("b", "x"): 0.4}
 
 
-def test_results_are_sorted_by_their_keys():
+def test_results_are_sorted_by_their_keys(tmp_path):
     scores = [*scored({1e-2: [(0, 0)], 1e-4: [(0, 0)] * 2}, model="b"), *scored({1e-3: [(0, 0)]}, model="a")]
-    rows = [json.loads(line) for line in results_text(scores).splitlines()]
+    folder = GridFolder(tmp_path)
+    folder.write_results(scores, {})
+    rows = [json.loads(line) for line in folder.results_file.read_text().splitlines()]
     assert [(row["model"], row["seed"], row["learning_rate"]) for row in rows] == [
         ("a", 0, 1e-3), ("b", 0, 1e-4), ("b", 0, 1e-2), ("b", 1, 1e-4),
     ]  # fmt: skip

@@ -6,7 +6,7 @@ declaration, so it would diverge again.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -58,7 +58,7 @@ def grid_cells(grid: Grid) -> list[Cell]:
 def grid_counts(grid: Grid) -> dict[str, int]:
     """Counts of models, tasks, cells and trainings; the models need not exist yet, and no file is read.
 
-    Tasks that train identically share one training per model, rate and seed, as `GridPlan.training` finds by hashes.
+    Tasks that train identically share one training per model, rate and seed, as `GridPlan.trainings` finds by hashes.
     """
     num_models = sum(len(model.chosen) or 1 for model in grid.model)
     num_cells, num_trainings, by_data = 0, 0, dict[str, list[TaskEntry]]()
@@ -183,11 +183,6 @@ def _complaint(finding: Any) -> str:
     if finding["loc"][0] in ("validation", "test", "majority"):
         expected = f"expected {'an object of scores' if kind == 'dict_type' else 'a finite number'}"
     return f"has {name} = {json.dumps(finding['input'])}, {expected}"
-
-
-def results_text(scores: Iterable[Score]) -> str:
-    """Text of `results.jsonl`, sorted by cell."""
-    return "".join(score.line() for score in sorted(scores, key=lambda score: score.cell))
 
 
 @dataclass(frozen=True)

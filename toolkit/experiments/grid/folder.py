@@ -11,7 +11,7 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import json_kind
 from toolkit.experiments.grid.cell_folder import CellFolder
-from toolkit.experiments.grid.cells import Cell, Score, results_text
+from toolkit.experiments.grid.cells import Cell, Score
 from toolkit.experiments.grid.declaration import UNTRAINED_CELL, Label, Labels, ReportSettings, trains
 from toolkit.experiments.grid.selection import Selected, select
 
@@ -67,9 +67,10 @@ class GridFolder:
         return CellFolder(self.cells / cell.path, cell)
 
     def write_results(self, scores: Iterable[Score], selected: Selected) -> None:
-        """Write results.jsonl and selected.json."""
+        """Write selected.json, and results.jsonl sorted by cell."""
         atomic_write(self.selected_file, json.dumps(selected, indent=2, ensure_ascii=False) + "\n")
-        atomic_write(self.results_file, results_text(scores))
+        lines = [score.line() for score in sorted(scores, key=lambda score: score.cell)]
+        atomic_write(self.results_file, "".join(lines))
 
     def append(self, score: Score) -> None:
         """Add a line to results.jsonl, unless a command started after the worker finished the cell has written it."""

@@ -67,11 +67,11 @@ class GridPlan:
 
     def job(self, cells: Iterable[Cell]) -> GridJob:
         """Job of these cells for workers; call `choose_precisions` first."""
-        return GridJob(self.folder, [(self.training(cell), self.task(cell)) for cell in cells])
+        return GridJob(self.folder, [(self.trainings[cell], self.task(cell)) for cell in cells])
 
     def task(self, cell: Cell) -> CellTask:
         """Everything needed to run a cell."""
-        settings, training = self._settings(cell), self.training(cell)
+        settings, training = self._settings(cell), self.trainings[cell]
         alike = self.cells_by_training[training]
         return CellTask(
             cell=cell,
@@ -83,10 +83,6 @@ class GridPlan:
             cpu_precision=None if settings.threads is None else self._cpu_precisions.get(settings.threads),
         )
 
-    def training(self, cell: Cell) -> str:
-        """Name of a cell's training: the path of the first cell with the same model, settings and training data."""
-        return self._names[cell]
-
     @cached_property
     def cells_by_training(self) -> dict[str, list[Cell]]:
         """All cells by the name of their training; cells of one training differ only in evaluation data."""
@@ -97,7 +93,8 @@ class GridPlan:
         return {cells[0].path: cells for cells in alike.values()}
 
     @cached_property
-    def _names(self) -> dict[Cell, str]:
+    def trainings(self) -> dict[Cell, str]:
+        """Name of each cell's training: the path of the first cell with the same model, settings and training data."""
         return {cell: name for name, cells in self.cells_by_training.items() for cell in cells}
 
     def outcome(self, cell: Cell) -> Outcome | None:

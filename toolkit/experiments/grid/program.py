@@ -47,7 +47,7 @@ def run_grid(
         plan.check_models(missing)
         if missing and executor is ExecutorKind.SLURM:
             with command.locked():
-                most = min(num_workers or 1, len({*map(plan.training, missing)}))
+                most = min(num_workers or 1, len({plan.trainings[cell] for cell in missing}))
                 submit_commands(plan.folder, plan.grid.slurm, most=most)
             return 0
         if missing:
