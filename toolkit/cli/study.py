@@ -59,7 +59,7 @@ def command(
         _check_modes({"--show": show, "--tidy": tidy, "--why": why, "--dry-run": dry_run}, only, as_json, device)
         if device and not (dry_run or as_json):
             raise SettingsError("--device is for an estimate. Add --dry-run or --json, or leave it out.")
-        ExecutorKind.named(executor)
+        kind = ExecutorKind.named(executor)
         tflops = None
         if device:
             from toolkit.run.forecast import Machines
@@ -78,7 +78,7 @@ def command(
         else:
             # Only the JSON object goes to standard output.
             with redirect_stdout(sys.stderr if as_json else sys.stdout):
-                code = program.run_study(study, only=only or [], executor=executor, report=_report)
+                code = program.run_study(study, only=only or [], executor=kind, report=_report)
             if as_json:
                 print(program.study_json(study, only=only or [], tflops=tflops))
             raise typer.Exit(code)

@@ -14,7 +14,6 @@ from toolkit.core.files import atomic_write
 from toolkit.experiments.grid.declaration import TaskEntry
 from toolkit.experiments.grid.inputs import at_steps
 from toolkit.experiments.study.declaration import load_study
-from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import models_of
 from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
@@ -78,7 +77,7 @@ class Study:
             pretrain(load_run(str(run_file)), ds_config=self.ds_config, until=piece.until)
         if self.alone:
             for name in plan.tree.leaves:
-                own = settings_alone(plan.tree, name)
+                own = plan.tree.settings_alone(name)
                 run = own.run.model_copy(update={"dir": f"{self.alone}/{name}"})
                 pretrain(own.model_copy(update={"run": run}), ds_config=self.ds_config)
         return [(piece.name, piece.first, piece.until) for piece in plan.pieces[: self.most]]

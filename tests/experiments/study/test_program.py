@@ -297,6 +297,6 @@ def test_an_option_that_would_not_be_read_is_refused(options, message):
 
 def test_an_unknown_executor_or_study_is_named():
     with pytest.raises(SettingsError, match=r"unknown executor 'k8s'\. Choose one of local, ray, slurm\."):
-        run_study("laptop", executor="k8s")
+        command("laptop", executor="k8s")
     with pytest.raises(SettingsError, match=r"no preset has that name\. Did you mean 'laptop'\?"):
         show_plan("labtop")

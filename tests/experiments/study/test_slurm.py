@@ -10,8 +10,13 @@ from toolkit.core.errors import SettingsError
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.study.program import run_study
 from toolkit.run.load import load_run
+from toolkit.work.start import ExecutorKind
 
 THREE = "run-clm-3-mlm40-8"
+
+
+def submit(source):
+    return run_study(source, executor=ExecutorKind.SLURM)
 
 
 @pytest.fixture
@@ -29,7 +34,7 @@ def study(tmp_path):
 def test_the_grid_is_the_last_job_and_nothing_is_submitted_twice(tmp_path, monkeypatch, study):
     slurm = Slurm(tmp_path, monkeypatch)
     for _ in range(2):
-        assert run_study(study, executor="slurm") == 0
+        assert submit(study) == 0
         assert slurm.jobs == {
             "1": (f"{CLM}@3", ""),
             "2": (f"{CLM}@8", "1"),
@@ -48,7 +53,7 @@ def test_the_grid_is_the_last_job_and_nothing_is_submitted_twice(tmp_path, monke
     # The trunk was cancelled; Slurm has removed what waits for it, but for the grid's job.
     for number in (1, 2, 3):
         slurm.end(number)
-    assert run_study(study, executor="slurm") == 0
+    assert submit(study) == 0
     assert list(slurm.jobs.values())[5:] == [
         (f"{CLM}@3", ""), (f"{CLM}@8", "6"), (f"{THREE}@8", "6"), ("grid-1", "4:7:8"),
     ]  # fmt: skip
@@ -60,9 +65,9 @@ def test_a_model_added_while_jobs_wait_makes_no_second_job_of_one_run(tmp_path, 
     """
     slurm = Slurm(tmp_path, monkeypatch)
     write_run(tmp_path, phase_steps=4)
-    assert run_study(write_study(tmp_path, ["clm 3 + mlm 5"]), executor="slurm") == 0
+    assert submit(write_study(tmp_path, ["clm 3 + mlm 5"])) == 0
     for _ in range(2):
-        assert run_study(write_study(tmp_path, ["clm 3 + mlm 5", "clm 8", "clm 3 + mlm 3"]), executor="slurm") == 0
+        assert submit(write_study(tmp_path, ["clm 3 + mlm 5", "clm 8", "clm 3 + mlm 3"])) == 0
         assert slurm.jobs == {"1": (f"{THREE}@8", ""), "2": (f"{CLM}@8", "1"), "3": ("run-clm-3-mlm40-6@6", "1")}
         assert load_run(f"{tmp_path}/study/runs/{THREE}/run.toml").fork is None
         assert load_run(f"{tmp_path}/study/runs/{CLM}/run.toml").fork.step == 3
@@ -70,7 +75,7 @@ def test_a_model_added_while_jobs_wait_makes_no_second_job_of_one_run(tmp_path, 
     assert keep_at == (3, 4, 8)
     assert "begun without the order" not in capsys.readouterr().out
     slurm.begin(1)
-    assert run_study(write_study(tmp_path, ["clm 3 + mlm 5", "clm 8", "clm 3 + mlm 3"]), executor="slurm") == 0
+    assert submit(write_study(tmp_path, ["clm 3 + mlm 5", "clm 8", "clm 3 + mlm 3"])) == 0
     assert (
         f"{THREE}@8: it has begun without the order to keep step 3, which others now begin from. To let it save, and "
         "go on with that order: scancel --batch --signal=USR1 1" in capsys.readouterr().out
@@ -80,12 +85,12 @@ def test_a_model_added_while_jobs_wait_makes_no_second_job_of_one_run(tmp_path, 
 def test_what_waits_for_a_job_that_failed_is_submitted_again(tmp_path, monkeypatch, study):
     """Slurm removes it soon."""
     slurm = Slurm(tmp_path, monkeypatch)
-    run_study(study, executor="slurm")
+    submit(study)
     slurm.end(1)
     for number in (2, 3, 5):
         slurm.end(number)
         slurm.add(f"{number}|PENDING|DependencyNeverSatisfied|{slurm.jobs[str(number)][0]}")
-    assert run_study(study, executor="slurm") == 0
+    assert submit(study) == 0
     assert list(slurm.jobs.values())[5:] == [
         (f"{CLM}@3", ""), (f"{CLM}@8", "6"), (f"{THREE}@8", "6"), ("grid-1", "4:7:8"),
     ]  # fmt: skip
@@ -93,7 +98,7 @@ def test_what_waits_for_a_job_that_failed_is_submitted_again(tmp_path, monkeypat
 
 def test_no_model_is_trained_beside_its_job(tmp_path, monkeypatch, study):
     slurm = Slurm(tmp_path, monkeypatch)
-    run_study(study, executor="slurm")
+    submit(study)
     for number in (1, 2, 3):
         slurm.end(number)
     with pytest.raises(SettingsError, match=rf"Slurm has 1 job of the study in .*: {MLM}@8 \(4\)\. Wait for"):

@@ -160,16 +160,12 @@ class StudyPlan:
         folder = self.folder(name).path
         return {source.step for source in self._sources.values() if source and source.path.is_relative_to(folder)}
 
-    def _waited(self, name: str) -> set[int]:
-        """Steps of a run whose checkpoints others wait for."""
-        needs = [source.needs for source in self._sources.values() if source and source.needs]
-        return {step for giver, step in needs if giver == name}
-
     def _pieces_of(self, leaf: Leaf) -> Iterator[RunPiece]:
         """Remaining pieces of a run, cut where others wait for it."""
         first, source, last = self._first[leaf.name], self._sources[leaf.name], self.last(leaf.name)
         needs = source.needs if source else None
-        waited = {step for step in self._waited(leaf.name) if step <= last}
+        keys = [other.needs for other in self._sources.values() if other and other.needs]
+        waited = {key.until for key in keys if key.name == leaf.name and key.until <= last}
         ends = sorted({*waited, last} if first < last == leaf.model.total_steps else waited)
         for until in ends:
             yield RunPiece(leaf.name, until, first, needs)

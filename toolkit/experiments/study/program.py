@@ -19,7 +19,6 @@ from toolkit.experiments.study.declaration import Study, load_study
 from toolkit.experiments.study.display import show_study
 from toolkit.experiments.study.estimate import StudyEstimate, missed_steps, summary
 from toolkit.experiments.study.folder import StudyFolder
-from toolkit.experiments.study.layout import settings_alone
 from toolkit.experiments.study.models import Model, models_of
 from toolkit.experiments.study.names import axis_labels
 from toolkit.experiments.study.plan import StudyPlan
@@ -65,7 +64,7 @@ def show_model(source: str, name: str) -> None:
     """Print the run file of a model trained alone, with the layout of the first model that it shares steps with."""
     _, tree = open_study(source)
     _named([leaf.model for leaf in tree.leaves.values()], name)
-    console().print(to_toml(settings_alone(tree, name)).rstrip())
+    console().print(to_toml(tree.settings_alone(name)).rstrip())
 
 
 def show_why(source: str, one: str, other: str) -> None:
@@ -83,7 +82,7 @@ def run_study(
     source: str,
     *,
     only: Sequence[str] = (),
-    executor: str = "local",
+    executor: ExecutorKind = ExecutorKind.LOCAL,
     report: Callable[[Path], object] = lambda folder: None,
 ) -> int:
     """Train what is missing of a study, fine-tune its models on its tasks, and return the exit code: 1 if a model or
@@ -92,7 +91,6 @@ def run_study(
 
     `report` is called with the study's folder once nothing is left except failures.
     """
-    kind = ExecutorKind.named(executor)
     study, tree = open_study(source, only=only)
     folder, screen, code = StudyFolder(study.study.dir), console(), 0
     if (grid := grid_of(study, tree)) is not None:
@@ -105,15 +103,15 @@ def run_study(
         plan = StudyPlan(study, tree)
         for note in plan.notes:
             screen.print(note)
-        if plan.pieces and kind is not ExecutorKind.SLURM:
+        if plan.pieces and executor is not ExecutorKind.SLURM:
             _check_jobs(folder)
         _write(plan, folder, open_study(source)[1] if only else tree)
         if plan.pieces:
             screen.print(f"{counted(len(plan.pieces), 'piece')} to train in {folder.path}")
             folder.logs.mkdir(exist_ok=True)
-            is_left = _train(plan, folder, kind)
+            is_left = _train(plan, folder, executor)
             plan = StudyPlan(study, tree)
-            if is_left and (plan.pieces or kind is not ExecutorKind.SLURM):
+            if is_left and (plan.pieces or executor is not ExecutorKind.SLURM):
                 return 0
             code = 1 if plan.pieces else 0
         _keep_divergences(plan)
@@ -126,9 +124,9 @@ def run_study(
     from toolkit.experiments.grid.folder import GridFolder
     from toolkit.experiments.grid.program import run_grid
 
-    grid_code = run_grid(grid, executor=kind)
+    grid_code = run_grid(grid, executor=executor)
     # Slurm jobs still in the queue have not finished the grid.
-    if grid_code == 0 and not (kind is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
+    if grid_code == 0 and not (executor is ExecutorKind.SLURM and SlurmJobs(GridFolder(grid.grid.dir).jobs_file).live):
         report(folder.path)
     return code or grid_code
 

@@ -9,6 +9,8 @@ from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
 from toolkit.experiments.study.models import Model
 from toolkit.run.comparison import Course, Parting, parting
+from toolkit.run.continuation import Continuation
+from toolkit.run.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,26 @@ class Tree:
     def shared_steps(self, one: str, other: str) -> int:
         """Number of updates that two models share; all of them if both are the same model."""
         return self.leaves[one].model.total_steps if one == other else self.parting(one, other).step
+
+    def settings_alone(self, name: str) -> RunSettings:
+        """Settings that train a model alone as its study does: if they leave the precision, pipeline stages or
+        micro-batch rows to the start of a run, those chosen by the first run that it shares steps with, once that has
+        started. Results are bitwise equal only if all models that share steps have the layout of the first.
+        """
+        leaf = first = self.leaves[name]
+        while first.giver is not None:
+            first = self.leaves[first.giver]
+        begun = first.model.run.folder.newest_manifest()
+        run = Continuation(begun).keep_choices(leaf.model.run)
+        settings = run.settings
+        if begun is None:
+            return settings
+        parallel, train = settings.parallel, settings.train
+        if run.keeps_stages:
+            parallel = parallel.model_copy(update={"stages": tuple(len(blocks) for blocks in run.stages)})
+        if train.micro_batch_rows is None:
+            train = train.model_copy(update={"micro_batch_rows": begun.layout.micro_batch_rows})
+        return settings.model_copy(update={"parallel": parallel, "train": train})
 
     def walk(self, name: str | None = None, indent: str = "") -> Iterator[tuple[str, Leaf]]:
         """Leaves depth-first from the roots, by the step at which they start, each with the lines before its name."""
