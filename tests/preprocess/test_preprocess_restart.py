@@ -154,7 +154,7 @@ def test_a_corpus_in_the_making_is_seen_from_outside(prepare, sources, tmp_path,
         assert ", 0 at work, 1 failed" in view.picture()
         assert [line.is_news for line in view.news()] == [False]
         assert not [*view.news()]
-        claims.close()
+        claims.release()
         begun = read_begun(output)
         # Other sources: what is written of them stays as long as its backend is in use.
         more = {**begun.key, "sources": [*begun.key["sources"], ["c.jsonl", 3_000_000, "1"]]}

@@ -150,7 +150,7 @@ def lose(job: ToyJob, reason: str | None = None) -> None:
     """Begin the first item, and end as a process does that is killed."""
     claims = Claims(job)
     assert claims.claim() is not None
-    claims.close()
+    claims.release()
     if reason is not None:
         (mark,) = job.folder.glob("*.begun")
         assert claims.lose(mark.read_text().splitlines()[-1], reason) == job.items[0].key

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -134,7 +134,7 @@ class Claims:
                 if self._begin(own[0]):
                     return own[0]
             elif not self.left:
-                self._release()
+                self.release()
                 return None
             elif not self._hold_one_of(ready):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -143,7 +143,7 @@ class Claims:
         """Take a new claim, if one is free: preferably for data that this process has loaded, then for data that no
         process has, then from the longest queue.
         """
-        self._release()
+        self.release()
         queues = Counter(item.group for item in ready)
         busy = {self.items[key].group for key in self.begun}
 
@@ -157,7 +157,8 @@ class Claims:
                 return True
         return False
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Release this process's claim."""
         if self._held is not None:
             self._held[1].release()
             self._held = None
@@ -201,10 +202,6 @@ class Claims:
                     return key
         return None
 
-    def close(self) -> None:
-        """Release this process's claim."""
-        self._release()
-
     def _file(self, key: str, end: str) -> Path:
         return self._job.folder / f"{self._names[key]}.{end}"
 
@@ -219,7 +216,7 @@ def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> No
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     claims = Claims(job)
-    with closing(claims):
+    try:
         while (item := claims.claim()) is not None:
             say(f"--- {item.key}")
             try:
@@ -237,6 +234,8 @@ def work_on(job: Job, *, say: Callable[[str], object] = lambda text: None) -> No
                 raise BrokenError from error
             else:
                 claims.end(item)
+    finally:
+        claims.release()
 
 
 def process_name(number: int) -> str:

@@ -204,7 +204,7 @@ class RayWorker:
         if fault := setting.fault():
             return socket.gethostname(), fault
         self._process = subprocess.Popen(
-            worker_command(os.getpid(), setting.job_file, setting.log),
+            worker_command(setting.job_file, setting.log),
             env={**os.environ, **setting.environment},
             cwd=setting.directory,
         )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from toolkit.core.console import console
@@ -42,27 +42,21 @@ class View(Protocol):
 @contextmanager
 def shown(view: View) -> Iterator[Callable[[Sequence[str]], None]]:
     """Yield a function that shows the caller's own lines, then the view's output."""
-    screen = console()
-    if not screen.is_terminal:
-
-        def tell(lines: Sequence[str]) -> None:
-            view.look()
-            for line in (*lines, *(line.text for line in view.news())):
-                screen.print(line)
-
-        yield tell
-        return
     from rich.live import Live
 
-    with Live(console=screen, auto_refresh=False, vertical_overflow="visible") as live:
+    screen = console()
+    live = Live(console=screen, auto_refresh=False, vertical_overflow="visible") if screen.is_terminal else None
 
-        def draw(lines: Sequence[str]) -> None:
-            view.look()
-            for line in (*lines, *(line.text for line in view.news() if line.is_news)):
-                live.console.print(line)
+    def look(lines: Sequence[str]) -> None:
+        view.look()
+        news = [line.text for line in view.news() if live is None or line.is_news]
+        for line in (*lines, *news):
+            screen.print(line)
+        if live is not None:
             live.update(view.picture(), refresh=True)
 
-        yield draw
+    with live or nullcontext():
+        yield look
 
 
 def watch(view: View) -> None:

@@ -62,8 +62,9 @@ class Crew(ABC):
     def __init__(self, job: Job, *, most: int, logs: Path) -> None:
         self._job_file, self._most, self._logs = job_file(job.folder).absolute(), most, logs.absolute()
         self.claims = Claims(job)
-        self._alive, self._is_stopped = set[int](), False
-        self._num_failed_starts = 0
+        self._alive, self._num_failed_starts = set[int](), 0
+        self.is_stopped = False
+        """Whether `stop` was called."""
         for folder in (self._job_file.parent, logs):
             folder.mkdir(parents=True, exist_ok=True)
         self._job_file.write_bytes(pickle.dumps(job))
@@ -80,7 +81,7 @@ class Crew(ABC):
         `look` is called at least every second, with new messages about lost workers.
         """
         self.claims.look()
-        while self._alive if self._is_stopped else self.claims.left:
+        while self._alive if self.is_stopped else self.claims.left:
             self._fill()
             time.sleep(_SECONDS_BETWEEN_LOOKS)
             lines = [line for number in sorted(self._alive) if (line := self._settle(number))]
@@ -89,7 +90,7 @@ class Crew(ABC):
 
     def stop(self) -> None:
         """Ask all workers to save and end, and start no new ones."""
-        self._is_stopped = True
+        self.is_stopped = True
         self._terminate()
 
     def _log(self, number: int) -> Path:
@@ -98,7 +99,7 @@ class Crew(ABC):
     def _fill(self) -> None:
         wanted, room = len({item.claimed_as for item in self.claims.left}), self._room()
         for number in range(self._most):
-            if len(self._alive) < min(wanted, room) and number not in self._alive and not self._is_stopped:
+            if len(self._alive) < min(wanted, room) and number not in self._alive and not self.is_stopped:
                 self._start(number)
                 self._alive.add(number)
 
@@ -159,7 +160,7 @@ class Here(Crew):
     def _start(self, number: int) -> None:
         # In its own process group, which Ctrl-C in the terminal does not reach: this process decides.
         self._processes[number] = subprocess.Popen(
-            worker_command(os.getpid(), self._job_file, self._log(number)),
+            worker_command(self._job_file, self._log(number)),
             env={**os.environ, **self._places[number]},
             process_group=0,
         )

@@ -17,9 +17,9 @@ BROKEN = 70
 """Exit code of a worker that should do no other item, since one failed because of a bug."""
 
 
-def worker_command(parent: int, job: Path, log: Path) -> Sequence[str]:
-    """The command of a worker that ends with process `parent` and appends its output to `log`."""
-    return sys.executable, "-m", "toolkit.core.processes", str(parent), "toolkit.work.worker", str(job), str(log)
+def worker_command(job: Path, log: Path) -> Sequence[str]:
+    """The command of a worker that ends with this process and appends its output to `log`."""
+    return sys.executable, "-m", "toolkit.core.processes", str(os.getpid()), "toolkit.work.worker", str(job), str(log)
 
 
 def main() -> int:

@@ -357,7 +357,7 @@ def test_a_cell_that_a_process_of_an_earlier_command_is_at_is_left_to_it(tmp_pat
     cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-0"
     assert waiting.is_alive()
     assert not cell.exists()
-    claims.close()
+    claims.release()
     waiting.join(60)
     assert (cell / "result.json").exists()
     assert not (tmp_path / "out" / ".work").exists()

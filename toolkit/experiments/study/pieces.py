@@ -110,23 +110,17 @@ def train_pieces(plan: StudyPlan, folder: StudyFolder, *, executor: ExecutorKind
     with command:
         command.join("", otherwise="another study file")
         job = StudyJob(command.work, plan, folder)
-        view, is_stopped = StudyView(plan, folder, job), False
+        view = StudyView(plan, folder, job)
         with _crew(executor, plan.study.machine, job, logs=folder.logs) as crew, stop_signals_kept():
-
-            def stop(*_: object) -> None:
-                nonlocal is_stopped
-                is_stopped = True
-                crew.stop()
-
             for number in stop_signals():
-                signal.signal(number, stop)
+                signal.signal(number, lambda *_: crew.stop())
             with shown(view) as look:
                 crew.run(look)
-    if is_stopped:
+    if crew.is_stopped:
         left = dict.fromkeys(piece.name for piece in plan.pieces if plan.done(piece.name) < piece.until)
         rest = f"{counted(len(left), 'model')}: {first_few([*left])}" if left else "what comes after training"
         console().print(f"stopped; the same command continues with {rest}")
-    return is_stopped
+    return crew.is_stopped
 
 
 def _item(piece: RunPiece, plan: StudyPlan, folder: StudyFolder) -> Item:
