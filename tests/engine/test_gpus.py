@@ -13,7 +13,7 @@ from toolkit.experiments.grid import workers
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.grid.workers import GridJob
 from toolkit.launching.launch import devices_of_ranks
-from toolkit.work.ray import Resources, Setting
+from toolkit.work.ray import Setting
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_workers_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(workers, "OnRay", lambda *_, **options: found.append(options))
     cluster = SimpleNamespace(name="a cluster", num_gpus=8, nodes=lambda: [None], room=lambda resources: 8)
-    workers._on_ray(cluster, GridJob(GridFolder(tmp_path), []), Resources(), most=1, logs=tmp_path)
+    workers._on_ray(cluster, GridJob(GridFolder(tmp_path), []), 1, most=1, logs=tmp_path)
     assert [options["resources"].gpus for options in found] == [asked]
     assert Setting(tmp_path, tmp_path).environment["DS_ACCELERATOR"] == accelerator

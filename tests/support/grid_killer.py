@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toolkit.core.files import atomic_write
 from toolkit.experiments.grid import plan, program
+from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.workers import GridJob
 from toolkit.finetuning import cell
 from toolkit.work.claims import Item
@@ -41,4 +42,4 @@ if __name__ == "__main__":
     from tests.support import grid_killer
 
     vars(plan)["GridJob"] = grid_killer.KilledWhileWriting
-    program.run_grid(Path(sys.argv[1]), num_workers=2)
+    program.run_grid(load_grid(Path(sys.argv[1])), num_workers=2)

@@ -38,10 +38,10 @@ def command(
     from toolkit.experiments.grid.declaration import load_grid
     from toolkit.experiments.grid.program import run_grid, show_grid
 
-    if dry_run:
-        show_grid(grid)
-        return
     declared = load_grid(grid)
+    if dry_run:
+        show_grid(declared)
+        return
     code = run_grid(declared, num_workers=workers, executor=kind)
     if kind is not ExecutorKind.SLURM:
         folder = declared.grid.dir

@@ -40,8 +40,8 @@ _VERSIONS = ("gigatoken", "numpy", "rensa", "sentencepiece", "tiktoken", "tokeni
 class Resources:
     """Resources of a worker."""
 
-    cpus: int = 1
-    gpus: int = 0
+    cpus: int
+    gpus: int
 
 
 class Cluster:

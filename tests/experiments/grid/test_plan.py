@@ -182,7 +182,7 @@ def test_a_dry_run_says_what_would_be_fetched(
     path = write_grid(tmp_path, kinds=("sc",))
     path.write_text(path.read_text() + "[[task]]\nname = 'named'\nkind = 'sc'\ndataset = 'sst2'\n")
     path.write_text(path.read_text() + "[[model]]\nname = 'other'\npath = 'nobody/nothing'\n")
-    show_grid(path)
+    show_grid(load_grid(path))
     said = capsys.readouterr().out
     assert "16 cells (2 models, 2 tasks), 0 done, 16 would run" in said
     assert "would be fetched from the Hugging Face hub first: data set sst2, model nobody/nothing\n" in said

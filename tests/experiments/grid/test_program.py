@@ -36,6 +36,10 @@ def ran(monkeypatch):
     return numbers
 
 
+def run(path, **options):
+    return grids.run_grid(load_grid(path), **options)
+
+
 def outputs(folder):
     """Content by name of what a grid has written, but for what is not to be the same."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
@@ -54,9 +58,9 @@ def alone(folder, kind, output, *, model="eurobert", rate, seed, steps=2, initia
 
 def test_a_cell_is_what_finetune_gives_alone_whatever_ran_before(tmp_path, ran):
     one = write_grid(tmp_path, seeds=(1,))
-    assert grids.run_grid(one) == 0
+    assert run(one) == 0
     two = write_grid(tmp_path, seeds=(1,), output="two", kinds=FAMILIES[::-1], rates=(1e-2, 1e-3))
-    assert grids.run_grid(two, num_workers=3) == 0
+    assert run(two, num_workers=3) == 0
     assert ran == [8, 8]
     assert outputs(tmp_path / "out") == outputs(tmp_path / "two")
     for kind in FAMILIES:
@@ -68,7 +72,7 @@ def test_a_cell_is_what_finetune_gives_alone_whatever_ran_before(tmp_path, ran):
 
 
 def test_results_are_those_of_the_cells(tmp_path, ran):
-    grids.run_grid(write_grid(tmp_path, kinds=("sc",)))
+    run(write_grid(tmp_path, kinds=("sc",)))
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
     assert [(row["seed"], row["learning_rate"]) for row in rows] == [(0, 1e-3), (0, 1e-2), (1, 1e-3), (1, 1e-2)]
     for row in rows:
@@ -86,11 +90,11 @@ def test_results_are_those_of_the_cells(tmp_path, ran):
 
 def test_what_is_added_later_runs_alone(tmp_path, ran):
     kinds = {"kinds": ("tc",), "rates": (1e-3,)}
-    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    run(write_grid(tmp_path, seeds=(0,), **kinds))
     before = outputs(tmp_path / "out")
-    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    run(write_grid(tmp_path, seeds=(0,), **kinds))
     assert outputs(tmp_path / "out") == before
-    grids.run_grid(write_grid(tmp_path, seeds=(0, 1), models=("eurobert", "bert"), **kinds))
+    run(write_grid(tmp_path, seeds=(0, 1), models=("eurobert", "bert"), **kinds))
     after = outputs(tmp_path / "out")
     assert ran == [1, 3]
     assert {name: after[name] for name in before if name.startswith("cells/")} == {
@@ -98,7 +102,7 @@ def test_what_is_added_later_runs_alone(tmp_path, ran):
     }
     assert after["results.jsonl"].count(b"\n") == 4
     # Removed again: what it has is not deleted, and not in the results.
-    grids.run_grid(write_grid(tmp_path, seeds=(0,), **kinds))
+    run(write_grid(tmp_path, seeds=(0,), **kinds))
     assert outputs(tmp_path / "out")["results.jsonl"] == before["results.jsonl"]
     assert len(ran) == 2
 
@@ -133,7 +137,7 @@ def move_data(folder):
 )
 def test_a_finished_cell_that_was_declared_otherwise_is_refused(tmp_path, toolkit, ran, change, found):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
-    grids.run_grid(path)
+    run(path)
     before = outputs(tmp_path / "out")
     change(tmp_path)
     for words in ((path,), (path, "--dry-run")):
@@ -148,9 +152,9 @@ def test_a_finished_cell_that_was_declared_otherwise_is_refused(tmp_path, toolki
 
 def test_data_may_move(tmp_path, ran):
     path = write_grid(tmp_path, kinds=("sc", "ir"), rates=(1e-3,), seeds=(0,))
-    grids.run_grid(path)
+    run(path)
     move_data(tmp_path)
-    assert grids.run_grid(path) == 0
+    assert run(path) == 0
     assert ran == [2]
 
 
@@ -160,7 +164,7 @@ def test_threads_count_only_if_the_grid_sets_them(tmp_path, toolkit, ran, is_set
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
     if not is_set:
         path.write_text(path.read_text().replace("threads = 1\n", ""))
-    grids.run_grid(path)
+    run(path)
     file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/declared.json"
     declared = json.loads(file.read_text())
     declared["settings"]["threads"] = 64
@@ -226,7 +230,7 @@ def test_cells_that_differ_in_their_test_data_alone_share_a_training(tmp_path, m
     )
     trained, train = [], Trainer.train
     monkeypatch.setattr(Trainer, "train", lambda self, **given: (trained.append(self), train(self, **given))[1])
-    assert grids.run_grid(path, num_workers=2) == 0
+    assert run(path, num_workers=2) == 0
     assert (ran, len(trained)) == ([8], 4)
     cells = tmp_path / "out" / "cells" / "eurobert"
     assert not (tmp_path / "out" / ".trainings").exists()
@@ -240,7 +244,7 @@ def test_cells_that_differ_in_their_test_data_alone_share_a_training(tmp_path, m
 
 def test_what_else_made_finished_cells_is_said(tmp_path, toolkit, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(0,))
-    grids.run_grid(path)
+    run(path)
     file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/result.json"
     result = json.loads(file.read_text())
     now = result["made_by"]["torch"]
@@ -255,7 +259,7 @@ def test_what_else_made_finished_cells_is_said(tmp_path, toolkit, ran):
 
 def test_the_device_of_this_machine_is_none_of_a_clusters_workers(tmp_path, capsys, ran):
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
-    grids.run_grid(path)
+    run(path)
     file = tmp_path / "out" / "cells/eurobert/sc/lr-0.001/seed-0/result.json"
     result = json.loads(file.read_text())
     here, result["made_by"]["device"] = result["made_by"]["device"], "NVIDIA H100"
@@ -263,7 +267,7 @@ def test_the_device_of_this_machine_is_none_of_a_clusters_workers(tmp_path, caps
     otherwise = f"1 cell made with device NVIDIA H100 (now {here}): kept as they are"
     for executor, is_said in ((ExecutorKind.LOCAL, True), (ExecutorKind.RAY, False)):
         capsys.readouterr()
-        assert grids.run_grid(path, executor=executor) == 0
+        assert run(path, executor=executor) == 0
         printed = capsys.readouterr().out
         assert (otherwise in printed) == is_said
         assert f"made on 2 devices, for which scores may differ: NVIDIA H100 (1 cell), {here} (1 cell)" in printed
@@ -289,7 +293,7 @@ def test_a_run_is_exported_once_and_named_as_declared(tmp_path, monkeypatch, ran
     exported = []
     export = inputs.export_encoder
     monkeypatch.setattr(inputs, "export_encoder", lambda *given: (exported.append(given), export(*given)))
-    assert grids.run_grid(path, num_workers=2) == 0
+    assert run(path, num_workers=2) == 0
     assert len(exported) == 1
     assert not (tmp_path / "out" / ".encoders").exists()
     cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-1"
@@ -303,7 +307,7 @@ def test_a_twin_has_weights_of_each_seed_in_the_first_models_shape(tmp_path, too
     path = write_grid(tmp_path, kinds=("sc",), rates=(1e-3,))
     whole, twin = path.read_text(), "[[model]]\nname = 'twin'\npath = 'random'\n"
     path.write_text(whole.replace("[[model]]", f"{twin}[[model]]"))
-    assert grids.run_grid(path) == 0
+    assert run(path) == 0
     assert ran == [4]
     for seed in (0, 1):
         cell, output = tmp_path / "out" / "cells" / "twin" / "sc" / "lr-0.001" / f"seed-{seed}", tmp_path / "alone"
@@ -333,7 +337,7 @@ def test_models_are_kept_where_that_is_asked(tmp_path, toolkit, ran):
 
 
 def test_a_dry_run_shows_cells_and_writes_nothing(tmp_path, toolkit, capsys, ran):
-    grids.run_grid(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(1,)))
+    run(write_grid(tmp_path, kinds=("sc",), rates=(1e-3,), seeds=(1,)))
     capsys.readouterr()
     path = write_grid(tmp_path, kinds=("sc", "tc"), seeds=(0, 1))
     before = outputs(tmp_path / "out")
@@ -351,7 +355,7 @@ def test_a_cell_that_a_process_of_an_earlier_command_is_at_is_left_to_it(tmp_pat
     plan = GridPlan(load_grid(path))
     claims = Claims(plan.job(plan.cells))
     claims.claim()
-    waiting = threading.Thread(target=lambda: grids.run_grid(path))
+    waiting = threading.Thread(target=lambda: run(path))
     waiting.start()
     waiting.join(5)
     cell = tmp_path / "out" / "cells" / "eurobert" / "sc" / "lr-0.001" / "seed-0"

@@ -59,7 +59,7 @@ def test_the_models_of_a_run_that_trains_are_those_of_now(run, capsys):
         write_tiny_run(run.path.parent, steps=(12,))
         assert [cell.model for cell in plan.cells] == ["clm@2", "clm@4", "clm@6", "clm@9"]
         assert "steps 2, 4, 6, 9; it is training: the same command adds later ones" in capsys.readouterr().out
-    show_grid(path)
+    show_grid(load_grid(path))
     assert "clm@12 sc (sc)" in capsys.readouterr().out
 
 

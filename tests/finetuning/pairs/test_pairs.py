@@ -314,10 +314,10 @@ def test_a_grid_finds_a_model_without_a_head_before_anything_runs(tmp_path, trai
     grid.write_text(f"[grid]\ndir = '{tmp_path / 'out'}'\nlearning_rates = [1e-3]\n{models}{task}")
     for begin in (show_grid, run_grid):
         with pytest.raises(UserError, match=r"headless has no head that predicts tokens"):
-            begin(grid)
+            begin(load_grid(grid))
     assert not (tmp_path / "out" / "cells").exists()
     grid.write_text(grid.read_text().replace(str(tmp_path / "headless"), str(trained)))
-    show_grid(grid)
+    show_grid(load_grid(grid))
     assert "a p (pairs): 0 of 1 done, runs\n" in capsys.readouterr().out
 
 
@@ -334,7 +334,7 @@ def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path,
     pairs = f"[[task]]\nname = 'blimp'\nkind = 'pairs'\ntest = '{file}'\n"
     grid = tmp_path / "grid.toml"
     grid.write_text(head + models + pairs + f"[[task]]\nname = 'sc'\nkind = 'sc'\nbatch_rows = 4\n{data['sc']}\n")
-    assert run_grid(grid, num_workers=1) == 0
+    assert run_grid(load_grid(grid), num_workers=1) == 0
     assert "without keeping its model" not in capsys.readouterr().out
     scores = read_lines(tmp_path / "out" / "results.jsonl")
     assert [(row["model"], row["seed"], row["learning_rate"]) for row in scores if row["kind"] == "pairs"] == [
@@ -349,7 +349,7 @@ def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path,
         assert (cell / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     # The grid's own steps and rates are of training.
     grid.write_text(head.replace("steps = 1\n", "steps = 2\n") + models + pairs)
-    assert run_grid(grid, num_workers=1) == 0
+    assert run_grid(load_grid(grid), num_workers=1) == 0
     assert "3 cells, 3 done before" in capsys.readouterr().out
     write_report([tmp_path / "out"], output=tmp_path / "report")
     table = (tmp_path / "report/tables/scores.csv").read_text().splitlines()
@@ -372,7 +372,7 @@ def test_a_grid_refuses_what_is_of_training(tmp_path, lines, found):
         f"[[model]]\nname = 'm'\npath = 'p'\n[[task]]\nname = 't'\nkind = 'pairs'\n{lines}"
     )
     with pytest.raises(SettingsError, match=found):
-        run_grid(tmp_path / "g.toml")
+        run_grid(load_grid(tmp_path / "g.toml"))
 
 
 def test_a_decoder_keeps_its_attention_unless_it_is_to_be_trained(tmp_path, capsys):

@@ -58,9 +58,9 @@ class ResolvedTask:
     """Empty before they are fetched."""
     hashes: Mapping[str, Mapping[str, str]] | None
     """SHA-256 of each file that is read, by split; None before the files are fetched."""
-    form: str | None = None
+    form: str | None
     """Source name of a data set's training split, or the training file if it has none; None without a data set."""
-    is_threads_open: bool = False
+    is_threads_open: bool
     """Whether the grid leaves `threads` to each machine."""
 
     @property
@@ -147,9 +147,7 @@ def resolve_task(
         form = own[Split.TRAIN].name if Split.TRAIN in own else entry.train
         found = named.fetch(settings.protocol) if hub is HubAccess.FETCHED else named.cached(settings.protocol)
         files = {**files, **found} if found else {}
-    if not files:
-        return ResolvedTask(entry, settings, {}, None, form, is_threads_open)
-    hashes = {split.value: _hash_files(reader, split, path, known) for split, path in files.items()}
+    hashes = {split.value: _hash_files(reader, split, path, known) for split, path in files.items()} or None
     return ResolvedTask(entry, settings, files, hashes, form, is_threads_open)
 
 

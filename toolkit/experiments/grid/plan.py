@@ -107,16 +107,8 @@ class GridPlan:
 
     def finished(self) -> dict[Cell, Outcome]:
         """Outcomes of the finished cells; raise `SettingsError` if one had another declaration or other data."""
-        outcomes: dict[Cell, Outcome] = {}
-        changed: dict[Cell, list[str]] = {}
-        for cell in self.cells:
-            outcome = self.outcome(cell)
-            if outcome is None:
-                continue
-            outcomes[cell] = outcome
-            if found := self._changes(cell):
-                changed[cell] = found
-        if changed:
+        outcomes = {cell: outcome for cell in self.cells if (outcome := self.outcome(cell)) is not None}
+        if changed := {cell: found for cell in outcomes if (found := self._changes(cell))}:
             raise SettingsError(self._refusal(changed))
         return outcomes
 

@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Collection
-from pathlib import Path
 
 import tomli_w
 
@@ -19,7 +18,7 @@ from toolkit.experiments.grid.choice import (
     remove_unchosen_models,
     select_rates,
 )
-from toolkit.experiments.grid.declaration import Grid, load_grid
+from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.view import GridView
@@ -31,16 +30,14 @@ from toolkit.work.start import ExecutorKind
 _SECONDS_TO_SEE, _SECONDS_BETWEEN_LOOKS = 90.0, 0.5
 
 
-def run_grid(
-    source: Path | Grid, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL
-) -> int:
+def run_grid(grid: Grid, *, num_workers: int | None = None, executor: ExecutorKind = ExecutorKind.LOCAL) -> int:
     """Run the unfinished cells of a grid and return the exit code: 1 if one failed, else 0, also if left to Slurm jobs.
 
     Several commands may run one grid at the same time: each takes free cells, and ends when all cells have ended.
 
     `num_workers` defaults to one per GPU, or as many as the cores hold at the cells' number of threads.
     """
-    plan = GridPlan(source if isinstance(source, Grid) else load_grid(source))
+    plan = GridPlan(grid)
     with grid_command(plan.folder) as command:
         outcomes = _begin(plan, command, executor)
         missing = [cell for cell in plan.cells if cell not in outcomes]
@@ -71,9 +68,9 @@ def submit_grid(grid: Grid, *, after: Collection[str]) -> None:
         submit_commands(plan.folder, grid.slurm, most=1, after=after)
 
 
-def show_grid(path: Path) -> None:
+def show_grid(grid: Grid) -> None:
     """Print the cells of a grid, how many are done, and what would run; nothing is fetched or written."""
-    plan = GridPlan(load_grid(path), hub=HubAccess.CACHED)
+    plan = GridPlan(grid, hub=HubAccess.CACHED)
     outcomes = plan.finished()
     screen = console()
     plan.check_models(cell for cell in plan.cells if cell not in outcomes)

@@ -154,7 +154,7 @@ def open_crew(kind: ExecutorKind, job: GridJob, *, num_workers: int | None, logs
     threads, logs = max(item.payload.task.settings.threads or 1 for item in job.items), logs / command_name()
     if kind is ExecutorKind.RAY:
         most = min(num_workers or len(job.items), len(job.items))
-        return _on_ray(Cluster(), job, Resources(threads), most=most, logs=logs)
+        return _on_ray(Cluster(), job, threads, most=most, logs=logs)
     places = _places(threads, num_workers, num_items=len(job.items))
     return Here(job, places=places, logs=logs)
 
@@ -170,22 +170,20 @@ def _places(threads: int, num_workers: int | None, *, num_items: int) -> list[di
     return [{}] * chosen
 
 
-def _on_ray(cluster: Cluster, job: GridJob, each: Resources, *, most: int, logs: Path) -> Crew:
-    if not gpus.is_cpu_wanted():
-        each = replace(each, gpus=min(1, cluster.num_gpus))
+def _on_ray(cluster: Cluster, job: GridJob, threads: int, *, most: int, logs: Path) -> Crew:
+    each = Resources(threads, 0 if gpus.is_cpu_wanted() else min(1, cluster.num_gpus))
     at_once, with_gpu = min(cluster.room(each), most), ", each with a GPU" if each.gpus else ""
     console().print(
         f"{cluster.name}, {counted(len(cluster.nodes()), 'machine')}: "
         f"{counted(at_once, 'worker')} of {counted(each.cpus, 'thread')}{with_gpu}"
     )
-    shared = "grid.dir, data, models and the working directory"
     return OnRay(
         job,
         cluster=cluster,
         most=most,
         resources=each,
         logs=logs,
-        shared=shared,
+        shared="grid.dir, data, models and the working directory",
         cpus_setting="grid.threads",
     )
 

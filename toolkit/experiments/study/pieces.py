@@ -144,7 +144,7 @@ def _crew(kind: ExecutorKind, machine: MachineSettings, job: Job, *, logs: Path)
         job,
         cluster=cluster,
         most=len(job.items),
-        resources=Resources(machine.threads or 1, gpus=machine.gpus or gpus),
+        resources=Resources(machine.threads or 1, machine.gpus or gpus),
         logs=logs,
         shared="study.dir, data and the working directory",
         cpus_setting="machine.threads",

@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.text import counted
@@ -22,9 +22,9 @@ class Leaf:
     """Name of the model from whose checkpoint it starts; None if it starts from its first weights."""
     fork: int
     """Updates made by the giver and its own givers up to that checkpoint."""
-    cuts: tuple[int, ...] = ()
+    cuts: tuple[int, ...]
     """Own steps at which other models start, ascending."""
-    keep: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    keep: Mapping[int, tuple[str, ...]]
     """Steps that the file keeps for it or for a model that shares them, each with the keys that name it; only those
     that it trains itself, before its learning rate decays."""
 
@@ -151,14 +151,11 @@ class Tree:
 
     def _keep(self, model: Model, fork: int, models: Sequence[Model]) -> dict[int, tuple[str, ...]]:
         """`Leaf.keep` of a model."""
-        limits = {
-            other.name: model.total_steps if other is model else self.parting(model.name, other.name).step
-            for other in models
-        }
         found: dict[int, dict[str, None]] = {}
         for other in models:
+            shared = model.total_steps if other is model else self.parting(model.name, other.name).step
             for step, key in other.keep.items():
-                if fork < step <= limits[other.name] and not model.run.plan.has_decayed(step):
+                if fork < step <= shared and not model.run.plan.has_decayed(step):
                     found.setdefault(step, {})[key] = None
         return {step: tuple(keys) for step, keys in sorted(found.items())}
 
