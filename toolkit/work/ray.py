@@ -55,7 +55,16 @@ class Cluster:
         if address is not None and not os.environ.get("RAY_ADDRESS") and has_token:
             # As Ray does if it finds a cluster itself; to that of RAY_ADDRESS it sends no token unless asked.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # Not "auto": Ray would accept any process of this machine, of any user, that looks like a cluster.
+        options: dict[str, Any] = {"address": address}
         if address is None:
+            # A cluster of our cores, which ends with this process.
+            options = {
+                "address": "local",
+                "num_cpus": len(os.sched_getaffinity(0)),
+                "include_dashboard": False,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+            }
             # Read when Ray is imported. Without a token, Ray would leave one in the home folder, which each later
             # `ray start` of this user would require.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -72,7 +81,7 @@ class Cluster:
         # Ray prints pages if a worker or machine is lost, which is already reported in one line.
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
         try:
-            ray.init(**_options(address), log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
         # Ray raises SystemExit if something other than Ray answers at the address.
         except (Exception, SystemExit) as error:
             raise SettingsError(
@@ -100,19 +109,6 @@ class Cluster:
         return sum(
             min(math.floor(found.get(name, 0) / number) for name, number in wanted.items()) for _, found in self.nodes()
         )
-
-
-def _options(address: str | None) -> dict[str, Any]:
-    """Arguments of `ray.init` for an address; None: for a local cluster of our cores that ends with this process."""
-    if address is None:
-        return {
-            "address": "local",
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "include_dashboard": False,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-        }
-    # Not "auto": Ray would accept any process of this machine, of any user, that looks like a cluster.
-    return {"address": address}
 
 
 def _address() -> str | None:

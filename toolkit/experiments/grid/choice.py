@@ -16,11 +16,6 @@ from toolkit.work.start import ExecutorKind
 _MOST_NAMED = 20
 
 
-def select_rates(plan: GridPlan, view: GridView) -> Selected:
-    """Learning rates chosen so far; a rate with a diverged seed cannot be chosen."""
-    return select(plan.cells, [view.scores[cell] for cell in plan.cells if cell in view.scores])
-
-
 def remove_unchosen_models(plan: GridPlan, view: GridView, selected: Selected) -> None:
     """Remove the models of all rates but the chosen one, for each model and task whose cells have all finished."""
     open_groups = {cell.group for cell in plan.cells if cell not in view.scores and cell not in view.diverged}
@@ -66,7 +61,7 @@ def print_start(
 
 def print_outcome(plan: GridPlan, view: GridView) -> None:
     """Print the chosen rates, and the cells without a score or a model."""
-    screen, selected = console(), select_rates(plan, view)
+    screen, selected = console(), select(plan.cells, view.scores.values())
     for model, tasks in selected.items():
         for task, entry in tasks.items():
             spread = "" if entry["test_std"] is None else f" (standard deviation {entry['test_std']:.4f})"

@@ -11,16 +11,11 @@ from toolkit.core.errors import UserError
 from toolkit.core.files import atomic_write
 from toolkit.core.text import counted
 from toolkit.experiments.grid.cells import Cell, Outcome
-from toolkit.experiments.grid.choice import (
-    counted_cells,
-    print_outcome,
-    print_start,
-    remove_unchosen_models,
-    select_rates,
-)
+from toolkit.experiments.grid.choice import counted_cells, print_outcome, print_start, remove_unchosen_models
 from toolkit.experiments.grid.declaration import Grid
 from toolkit.experiments.grid.inputs import HubAccess
 from toolkit.experiments.grid.plan import GridPlan
+from toolkit.experiments.grid.selection import select
 from toolkit.experiments.grid.view import GridView
 from toolkit.experiments.grid.workers import grid_command, open_crew, submit_commands
 from toolkit.work.commands import Command
@@ -140,7 +135,7 @@ def _see(view: GridView) -> None:
 
 
 def _write_results(plan: GridPlan, view: GridView) -> None:
-    selected = select_rates(plan, view)
+    selected = select(plan.cells, view.scores.values())
     plan.folder.write_results(view.scores.values(), selected)
     if plan.grid.grid.keep_models == "chosen":
         remove_unchosen_models(plan, view, selected)

@@ -15,8 +15,8 @@ def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
     """Choose the learning rate of each model and task, and return it with the test scores at it.
 
     The best mean of the main metric over the validation scores of all seeds wins; on ties (within 1e-12), the smallest
-    rate. A rate with an unfinished seed cannot be chosen, nor, among several rates, one with an unvalidated seed; a
-    model and task without a candidate is left out.
+    rate. A rate with an unfinished or diverged seed cannot be chosen, nor, among several rates, one with an unvalidated
+    seed; a model and task without a candidate is left out.
     """
     finished = {score.cell: score for score in scores}
     groups: dict[tuple[str, str], dict[float, list[Cell]]] = defaultdict(lambda: defaultdict(list))
@@ -30,15 +30,14 @@ def select(cells: Iterable[Cell], scores: Iterable[Score]) -> Selected:
             if all(cell in finished and (len(rates) == 1 or finished[cell].validation) for cell in members)
         }
         if whole:
-            selected[model][task] = _entry(*_best(whole, of=len(rates)))
+            selected[model][task] = _entry(*_best(whole))
     return {model: dict(tasks) for model, tasks in selected.items()}
 
 
-def _best(rates: Mapping[float, list[Score]], *, of: int) -> tuple[float, list[Score]]:
-    """The chosen rate and its scores; a single declared rate needs no validation."""
-    if of == 1:
-        [(rate, scores)] = rates.items()
-        return rate, scores
+def _best(rates: Mapping[float, list[Score]]) -> tuple[float, list[Score]]:
+    """The chosen rate and its scores; a single one needs no validation."""
+    if len(rates) == 1:
+        return next(iter(rates.items()))
     means = {
         rate: statistics.fmean((score.validation or {})[score.metric] for score in scores)
         for rate, scores in rates.items()
