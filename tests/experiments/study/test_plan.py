@@ -21,7 +21,9 @@ from toolkit.experiments.study.program import grid_of, run_study, show_plan, tid
 from toolkit.experiments.study.slurm import joined
 from toolkit.experiments.study.tree import Tree
 from toolkit.run.folder import RunFolder
+from toolkit.run.identity import snapshot
 from toolkit.run.load import load_run, to_toml
+from toolkit.run.metrics import history
 from toolkit.testing.distributed import run_distributed
 
 pytestmark = pytest.mark.costs(15)
@@ -285,6 +287,21 @@ def test_a_model_that_was_trained_before_is_taken_over(trained, tmp_path):
     assert load_run(str(run / "run.toml")).fork is None
     assert planned(str(path)).done(CLM) == 8
     write_study(folder, SHARES)
+
+
+def test_a_fork_that_was_trained_before_is_taken_over_with_the_lines_before_it(trained, tmp_path):
+    folder, _ = trained
+    before = folder / "study" / "runs" / THREE
+    path = Path(write_study(folder, ["clm 3 + mlm 5"], study=f'adopt = ["{before}"]'))
+    path.write_text(path.read_text().replace(f'dir = "{folder}/study"', f'dir = "{tmp_path}/other"'))
+    try:
+        assert run_study(str(path)) == 0
+    finally:
+        write_study(folder, SHARES)
+    run = RunFolder(tmp_path / "other" / "runs" / THREE)
+    assert read_metrics(run.path) == read_metrics(before)
+    lines, is_whole = history(run, snapshot(load_run(str(run.settings_file))))
+    assert ([line["step"] for line in lines if "loss" in line], is_whole) == ([*range(1, 9)], True)
 
 
 def test_the_beginning_of_a_longer_run_is_taken_over_and_stays(trained, tmp_path):

@@ -1,5 +1,7 @@
 """A study's jobs of Slurm, which a stand-in takes: none runs."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.experiments.study.test_plan import CLM, MLM, write_study
@@ -80,6 +82,17 @@ def test_a_model_added_while_jobs_wait_makes_no_second_job_of_one_run(tmp_path, 
         f"{THREE}@8: it has begun without the order to keep step 3, which others now begin from. To let it save, and "
         "go on with that order: scancel --batch --signal=USR1 1" in capsys.readouterr().out
     )
+
+
+def test_a_model_that_is_the_beginning_of_a_queued_one_waits_for_its_checkpoint(tmp_path, monkeypatch):
+    slurm = Slurm(tmp_path, monkeypatch)
+    write_run(tmp_path, phase_steps=4)
+    for schedules in (["clm 3 + mlm 5"], ["clm 3 + mlm 5", "clm 3"]):
+        path = Path(write_study(tmp_path, schedules))
+        path.write_text(path.read_text().replace("decay_steps = 2", "decay_steps = 0"))
+        assert submit(str(path)) == 0
+    assert slurm.jobs == {"1": (f"{THREE}@8", "")}
+    assert load_run(f"{tmp_path}/study/runs/{THREE}/run.toml").checkpoint.keep_at == (3, 8)
 
 
 def test_what_waits_for_a_job_that_failed_is_submitted_again(tmp_path, monkeypatch, study):

@@ -119,8 +119,8 @@ class StudyPlan:
 
     def whole(self, name: str) -> Path | None:
         """Checkpoint of another run that equals this run's last one; None if absent, or if the run has its own."""
-        source = self._sources[name]
-        return source.path if source and source.step == self.tree.leaves[name].model.total_steps else None
+        source, total = self._sources[name], self.tree.leaves[name].model.total_steps
+        return source.path if source and source.needs is None and source.step == total else None
 
     def last(self, name: str) -> int:
         """Updates that a run can make: all, or up to the last step before its divergence that others start from."""
@@ -134,10 +134,12 @@ class StudyPlan:
         leaf, source = self.tree.leaves[name], self._sources.get(name)
         keep = tuple(sorted({*leaf.kept, *self._given(name)}))
         settings = self._begun.get(name, leaf.model.run.settings)
-        if name not in self._begun and source is not None and not self.whole(name):
-            settings = settings.model_copy(
-                update={"fork": ForkSettings.model_validate({"from": str(source.path), "step": source.step})}
-            )
+        if name not in self._begun and source is not None:
+            fork: ForkSettings | None = ForkSettings.model_validate({"from": str(source.path), "step": source.step})
+            if (last := self.whole(name)) is not None:
+                # Its metrics begin where those of the run with this checkpoint do.
+                fork = saved_settings(read_manifest(last)).fork
+            settings = settings.model_copy(update={"fork": fork})
         # From the declaration, since a started run already has a place of its own.
         place = leaf.model.run.settings.checkpoint.copy_to
         copy_to = None if place is None else f"{place.rstrip('/')}/{name}"
