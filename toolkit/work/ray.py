@@ -249,7 +249,7 @@ class OnRay(Crew):
             self._last_placed = time.monotonic()
         elif not room or time.monotonic() - self._last_placed > _SECONDS_TO_PLACE:
             raise SettingsError(self._shortage(room))
-        return min(room, super()._room())
+        return room
 
     def _start(self, number: int) -> None:
         options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}

@@ -89,9 +89,9 @@ class StudyPlan:
         }
         self.diverged = {
             name: found
-            for name in tree.leaves
+            for name, leaf in tree.leaves.items()
             for other, found in own.items()
-            if self.done(name) < found.step <= tree.shared_steps(name, other)
+            if self.done(name) < found.step <= tree.shared_steps(leaf.model, tree.leaves[other].model)
         }
         """Models known to diverge, because they or others diverged in the same steps: that is their outcome."""
         # Givers come first, so what a model waits for is known by its turn.

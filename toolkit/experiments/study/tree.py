@@ -84,9 +84,9 @@ class Tree:
         """The first step at which two models differ, and why."""
         return self._partings[frozenset({one, other})]
 
-    def shared_steps(self, one: str, other: str) -> int:
+    def shared_steps(self, one: Model, other: Model) -> int:
         """Number of updates that two models share; all of them if both are the same model."""
-        return self.leaves[one].model.total_steps if one == other else self.parting(one, other).step
+        return one.total_steps if one is other else self.parting(one.name, other.name).step
 
     def settings_alone(self, name: str) -> RunSettings:
         """Settings that train a model alone as its study does: if they leave the precision, pipeline stages or
@@ -153,9 +153,8 @@ class Tree:
         """`Leaf.keep` of a model."""
         found: dict[int, dict[str, None]] = {}
         for other in models:
-            shared = model.total_steps if other is model else self.parting(model.name, other.name).step
             for step, key in other.keep.items():
-                if fork < step <= shared and not model.run.plan.has_decayed(step):
+                if fork < step <= self.shared_steps(model, other) and not model.run.plan.has_decayed(step):
                     found.setdefault(step, {})[key] = None
         return {step: tuple(keys) for step, keys in sorted(found.items())}
 
