@@ -51,7 +51,7 @@ def show_study(
         screen.print("hours of one run at a time, at the speed that runs of this study have had")
     forks = sum(len(leaf.cuts) for leaf in tree.leaves.values())
     disk = "" if estimate.disk_bytes is None else f"disk {estimate.disk_bytes / 1e9:,.0f} GB: "
-    screen.print(f"{disk}{counted(len(estimate.kept), 'checkpoint')} kept, {forks:,} of them to fork from")
+    screen.print(f"{disk}{counted(estimate.num_kept, 'checkpoint')} kept, {forks:,} of them to fork from")
     if grid is not None:
         models = counted(grid["models"], "model")
         if grid["models"] > len(tree.leaves):

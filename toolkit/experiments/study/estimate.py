@@ -20,8 +20,8 @@ class StudyEstimate:
     """All models, each trained on its own."""
     shared: Arithmetic
     """All models, with common steps trained once."""
-    kept: tuple[tuple[str, int], ...]
-    """Checkpoints that are kept, as (model, step)."""
+    num_kept: int
+    """Number of checkpoints that are kept."""
     disk_bytes: int | None
     hours: tuple[float, float] | None
     """Alone and shared, one run at a time at the speed of the study's runs so far; None before any has a speed."""
@@ -30,16 +30,14 @@ class StudyEstimate:
     def of(cls, tree: Tree) -> "StudyEstimate":
         """The estimate of a tree."""
         leaves = tree.leaves.values()
-        kept = tuple((leaf.name, step) for leaf in leaves for step in leaf.kept)
-        sizes = {leaf.name: checkpoint_bytes(leaf.model.run.settings) for leaf in leaves}
         alone = [arithmetic_of(leaf.model.run) for leaf in leaves]
         shared = [arithmetic_of(leaf.model.run, start=leaf.fork) for leaf in leaves]
-        known = [size for name, _ in kept if (size := sizes[name]) is not None]
+        sizes = [size * len(leaf.kept) for leaf in leaves if (size := checkpoint_bytes(leaf.model.run.settings))]
         return cls(
             alone=sum(alone, start=Arithmetic(0, 0.0)),
             shared=sum(shared, start=Arithmetic(0, 0.0)),
-            kept=kept,
-            disk_bytes=sum(known) if len(known) == len(kept) else None,
+            num_kept=sum(len(leaf.kept) for leaf in leaves),
+            disk_bytes=sum(sizes) if len(sizes) == len(leaves) else None,
             hours=Speed(tree).hours(leaves),
         )
 
@@ -104,7 +102,7 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
                 "step": leaf.fork,
                 "tokens": leaf.model.run.plan.positions(leaf.model.total_steps),
                 "segments": _segments(leaf),
-                "kept": [step for name, step in estimate.kept if name == leaf.name],
+                "kept": list(leaf.kept),
             }
             for _, leaf in tree.walk()
         ],
@@ -112,7 +110,7 @@ def summary(tree: Tree, estimate: StudyEstimate, *, tflops: float | None) -> dic
         "tokens": estimate.shared.positions,
         "flops": estimate.shared.flops,
         "disk_bytes": estimate.disk_bytes,
-        "checkpoints": len(estimate.kept),
+        "checkpoints": estimate.num_kept,
     }
     if tflops is not None and estimate.shared.flops is not None:
         found["gpu_hours"] = estimate.shared.flops / (tflops * 1e12) / 3600
