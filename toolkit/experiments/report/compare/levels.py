@@ -47,6 +47,8 @@ class ScoreRow:
     seeds: Seeds = Seeds.FINE_TUNING
     unfinished: frozenset[str] = frozenset()
     """Tasks whose learning rate was chosen while other rates had cells without a result."""
+    models: tuple[str, ...] = ()
+    """Names of the models that the scores are of."""
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
@@ -140,7 +142,8 @@ def model_level(results: Results) -> Level:
         }
         scores = {task: found for task, found in scores.items() if found}
         unfinished = frozenset(task for task in scores if (model.name, task) in results.unfinished_rates)
-        rows.append(ScoreRow(model.name, model.labels or {}, scores, unfinished=unfinished))
+        labels = model.labels or {}
+        rows.append(ScoreRow(model.name, labels, scores, unfinished=unfinished, models=(model.name,)))
     return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks, results.shown)
 
 
@@ -152,18 +155,8 @@ def configuration_level(models: Level) -> Level | None:
         return None
     runs = _repeated_runs(models)
     rows = [_configuration(name, members, Seeds.PRETRAINING, runs) for name, members in groups.items()]
-    rows += [_configuration(row.name, [row], Seeds.NONE, runs) for row in _without_seed(models)]
+    rows += [_configuration(row.name, [row], Seeds.NONE, runs) for row in models.rows if SEED not in row.labels]
     return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks, models.shown)
-
-
-def configuration_members(models: Level) -> dict[str, list[str]]:
-    """Names of the models of each configuration."""
-    alone = {row.name: [row] for row in _without_seed(models)}
-    return {name: [row.name for row in rows] for name, rows in (_configurations(models) | alone).items()}
-
-
-def _without_seed(models: Level) -> list[ScoreRow]:
-    return [row for row in models.rows if SEED not in row.labels]
 
 
 def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
@@ -199,4 +192,5 @@ def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds, runs: M
         values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:
             labels[label] = math.fsum(values) / len(values)
-    return ScoreRow(name, labels, scores, seeds, frozenset[str]().union(*(row.unfinished for row in members)))
+    unfinished = frozenset[str]().union(*(row.unfinished for row in members))
+    return ScoreRow(name, labels, scores, seeds, unfinished, models=tuple(row.name for row in members))

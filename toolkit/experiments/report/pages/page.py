@@ -11,7 +11,7 @@ from toolkit.experiments.report.compare.formats import number_text
 from toolkit.experiments.report.compare.levels import Level
 from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell
 from toolkit.experiments.report.pages.html import Figure, html_page, pairs_table
-from toolkit.experiments.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
+from toolkit.experiments.report.pages.runs_section import Anchors, row_anchors, runs_section
 from toolkit.experiments.report.read.completeness import missing_summary
 from toolkit.experiments.report.read.results import Results
 from toolkit.experiments.report.read.runs import RunCurves
@@ -52,8 +52,6 @@ class Contents:
 
     results: Results | None
     levels: tuple[Level, ...]
-    members: Mapping[str, Sequence[str]]
-    """Names of the models of each configuration."""
     tables: tuple[Table, ...]
     """Tables of scores."""
     tests: tuple[Table, ...]
@@ -77,7 +75,8 @@ class Contents:
 def render(contents: Contents, *, output: Path) -> str:
     """Return the page; links to the cells' files are relative to `output`, its folder."""
     package, results = files("toolkit.experiments.report.pages"), contents.results
-    anchors = {} if results is None else row_anchors(results, contents.members)
+    configurations = [row for level in contents.levels[:-1] for row in level.rows if row.models != (row.name,)]
+    anchors = {} if results is None else row_anchors(results, configurations)
     # Empty sections are left out.
     sections = [
         ("study", "Study", _studies(contents, anchors)),
@@ -86,7 +85,7 @@ def render(contents: Contents, *, output: Path) -> str:
         ("tests", "Paired tests", _tests(contents)),
         ("rates", "Chosen learning rates", _with_note(contents.rates)),
         ("missing", "Runs without a result", _with_note(contents.missing)),
-        ("runs", "Runs of each score", results and runs_section(results, contents.members, output=output)),
+        ("runs", "Runs of each score", results and runs_section(results, configurations, anchors, output=output)),
         ("settings", "Settings and machine", _settings(contents)),
         ("files", "Files", _files(contents)),
     ]
@@ -194,7 +193,7 @@ def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator
 
 
 def _score_cell(score: MeanScore, table: Table, anchors: Anchors, *, css: str) -> str:
-    target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
+    target = anchors.get((score.row, score.task))
     mean = f"{100 * score.estimate.mean:.2f}"
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
     return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
