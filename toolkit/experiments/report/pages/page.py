@@ -1,7 +1,7 @@
 """The report as one self-contained HTML file: sortable, filterable tables, figures, and the runs of each mean."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +10,7 @@ from toolkit.core.text import counted, first_few
 from toolkit.experiments.report.compare.formats import number_text
 from toolkit.experiments.report.compare.levels import Level
 from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell
-from toolkit.experiments.report.pages.html import Figure, html_page, pairs_table
+from toolkit.experiments.report.pages.html import Figure, pairs_table
 from toolkit.experiments.report.pages.runs_section import Anchors, row_anchors, runs_section
 from toolkit.experiments.report.read.completeness import missing_summary
 from toolkit.experiments.report.read.results import Results
@@ -74,7 +74,7 @@ class Contents:
 
 def render(contents: Contents, *, output: Path) -> str:
     """Return the page; links to the cells' files are relative to `output`, its folder."""
-    package, results = files("toolkit.experiments.report.pages"), contents.results
+    results = contents.results
     configurations = [row for level in contents.levels[:-1] for row in level.rows if row.models != (row.name,)]
     anchors = {} if results is None else row_anchors(results, configurations)
     # Empty sections are left out.
@@ -100,13 +100,20 @@ def render(contents: Contents, *, output: Path) -> str:
     shown = [section for section in sections if section[2]]
     links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in shown)
     bodies = (f'<h2 id="{anchor}">{escape(title)}</h2>\n{body}' for anchor, title, body in shown)
-    return html_page(
-        title,
-        "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies]),
-        # A page with an introduction is mostly prose, which needs shorter lines.
-        style=package.joinpath("report.css").read_text(encoding="utf-8")
-        + ("" if introduction is None else "main { max-width: 900px; }\n"),
-        script=package.joinpath("report.js").read_text(encoding="utf-8"),
+    body = "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies])
+    # A page with an introduction is mostly prose, which needs shorter lines.
+    return _document(title, body, more_style="" if introduction is None else "main { max-width: 900px; }\n")
+
+
+def _document(title: str, body: str, *, more_style: str) -> str:
+    """The file: readable without others, on a phone and on paper; its script runs once the page is loaded."""
+    package = files("toolkit.experiments.report.pages")
+    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}{more_style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
 
@@ -121,12 +128,8 @@ def _head(contents: Contents) -> str:
     results = contents.results
     parts = [f"a study of {counted(len(study.table.rows), 'model')}" for study in contents.studies]
     if results is not None:
-        models = next(level for level in contents.levels if level.name == "models")
-        parts = [
-            counted(len(models.rows), "model"),
-            counted(len(results.tasks), "data set"),
-            results.completeness,
-        ]
+        models = counted(len(contents.levels[-1].rows), "model")
+        parts = [models, counted(len(results.tasks), "data set"), results.completeness]
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
     sentences = () if results is None else (missing_summary(results.missing), results.omission)
@@ -169,14 +172,17 @@ def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
     return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
 
 
-def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
+def _table(table: Table, anchors: Anchors) -> str:
     # Names of labels may wrap after an underscore, to leave room for scores.
     head = "".join(
         f"<th{'' if index < table.num_names else ' class=right'}>{escape(heading).replace('_', '_<wbr>')}</th>"
         for index, heading in enumerate(table.head)
     )
     rows = "".join(f"<tr>{''.join(_cells(table, row, anchors))}</tr>" for row in table.rows)
-    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="data filterable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator[str]:
@@ -218,12 +224,10 @@ def _figures(contents: Contents) -> str:
 def _tests(contents: Contents) -> str:
     parts = []
     for table in contents.tests:
-        rows = table.rows
-        note = table.note
-        if len(rows) > _MOST_TESTS:
-            rows = tuple(row for row in rows if row[1] == "average")[:_MOST_TESTS]
+        shown, note = table, table.note
+        if len(table.rows) > _MOST_TESTS:
+            shown = replace(table, rows=tuple(row for row in table.rows if row[1] == "average")[:_MOST_TESTS])
             note += f" Here: averages, at most {_MOST_TESTS:,}; all {len(table.rows):,} are in tables/{table.name}.csv."
-        shown = Table(table.name, table.title, note, table.head, rows, table.num_names, decimals=table.decimals)
         level = table.name.partition("-")[0]
         body = [f"<h3>Between {escape(level)}</h3><p>{escape(note)}</p>{_table(shown, {})}"]
         parts.append(_folded(f"Tests between {level}", body, is_open=table is contents.tests[0]))
