@@ -115,11 +115,6 @@ class Level:
         order = [*(kind for kind in FAMILY_NAMES if kind in kinds), *sorted(kinds - FAMILY_NAMES.keys())]
         return {kind: tuple(task for task in self.tasks if task.kind == kind) for kind in order}
 
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Labels that differ between rows, in order of first appearance."""
-        return varying_labels(self.rows)
-
 
 def varying_labels(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
     """Labels that differ between rows, in order of first appearance."""

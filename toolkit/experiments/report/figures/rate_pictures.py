@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.core.text import counted
-from toolkit.experiments.report.compare.levels import Level, family_name
+from toolkit.experiments.report.compare.levels import Level, family_name, varying_labels
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
 from toolkit.experiments.report.read.labels import OBJECTIVE, START, named_after
 from toolkit.experiments.report.read.results import Results
@@ -81,7 +81,8 @@ def rate_pictures(results: Results, level: Level) -> Iterator[Picture]:
 
 def _lines(level: Level) -> dict[str, list[str]]:
     """Names of models by line."""
-    names = [name for name in (OBJECTIVE, START) if name in level.label_names]
+    varying = varying_labels(level.rows)
+    names = [name for name in (OBJECTIVE, START) if name in varying]
     lines: dict[str, list[str]] = {}
     for row in level.rows:
         label = named_after(row.labels, names) if OBJECTIVE in row.labels and names else ""

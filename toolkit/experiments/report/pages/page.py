@@ -188,7 +188,7 @@ def _table(table: Table, anchors: Anchors) -> str:
 def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator[str]:
     for index, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
         if isinstance(cell, MeanScore):
-            css = "right best" if table.is_best(cell, index) else "right"
+            css = "right best" if table.is_best(row, index) else "right"
             yield _score_cell(cell, table, anchors, css=css)
             continue
         tag = "th" if index == 0 else "td"
