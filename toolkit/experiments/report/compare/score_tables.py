@@ -117,7 +117,7 @@ def _repeated_labels(level: Level) -> set[str]:
     found = {name for name, other in ((TOKENS, STEP), (PARAMETERS, SIZE)) if {name, other} <= names}
     if all(row.labels.get(STEP) == row.labels.get(BUDGET) for row in level.rows):
         found.add(STEP)
-    return found & names
+    return found
 
 
 def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str, title: str) -> Table:
