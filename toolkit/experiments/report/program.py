@@ -1,7 +1,7 @@
 """`toolkit report`: read grids and runs -> tables, tests, figures -> one page."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from toolkit.experiments.report.compare.tables import (
 )
 from toolkit.experiments.report.figures.drawing import draw
 from toolkit.experiments.report.figures.label_pictures import label_pictures
-from toolkit.experiments.report.figures.pictures import Picture, loss_picture, study_picture
+from toolkit.experiments.report.figures.pictures import loss_picture, study_picture
 from toolkit.experiments.report.figures.rate_pictures import rate_pictures
 from toolkit.experiments.report.output_folder import PAGE, check_output_folder, replace_report
 from toolkit.experiments.report.pages.html import Figure
@@ -89,9 +89,8 @@ def write_report(
     command = shlex.join([*words, *([] if scores is None else ["--scores", str(scores)])])
     if introduction is not None:
         command = introduction.command
-    unigram = {} if introduction is None else introduction.unigram
-    texts, contents = _compose(results, runs, levels, studies, baseline=baseline, unigram=unigram)
-    contents = replace(contents, command=command, remarks=remarks, introduction=introduction)
+    texts, contents = _compose(results, runs, levels, studies, baseline=baseline, introduction=introduction)
+    contents = replace(contents, command=command, remarks=remarks)
     replace_report(output, {**texts, PAGE: render(contents, output=output)})
     for line in remarks:
         console().print(line)
@@ -155,7 +154,7 @@ def _compose(
     studies: Sequence[Path],
     *,
     baseline: str | None,
-    unigram: Mapping[str, float],
+    introduction: Introduction | None,
 ) -> tuple[dict[str, str | bytes], Contents]:
     texts: dict[str, str | bytes] = {}
     scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
@@ -171,7 +170,9 @@ def _compose(
         texts |= {"tables/scores.csv": scores_csv(results), "tables/long.csv": long_csv(results)}
     if tables:
         texts |= _table_files(tables)
-    pictures = list(_pictures(results, levels, runs, unigram))
+    pictures = [] if results is None else [*label_pictures(levels[0]), *rate_pictures(results, levels[0])]
+    losses = loss_picture(runs, unigram={} if introduction is None else introduction.unigram)
+    pictures += [] if losses is None else [losses]
     names = distinct_names(picture.name for picture in pictures)
     figures = [Figure.of(replace(picture, name=name)) for picture, name in zip(pictures, names, strict=True)]
     for figure in (*figures, *(section.figure for section in sections)):
@@ -191,6 +192,7 @@ def _compose(
         written=tuple(texts),
         machine=machine_facts(_PACKAGES),
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        introduction=introduction,
     )
     return texts, contents
 
@@ -219,19 +221,6 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
         texts[f"tables/{table.name}.csv"] = comma_separated(table)
     texts["tables/tables.tex"] = latex_document(table.name for table in tables)
     return texts
-
-
-def _pictures(
-    results: Results | None,
-    levels: Sequence[Level],
-    runs: Sequence[RunCurves],
-    unigram: Mapping[str, float],
-) -> Iterator[Picture]:
-    if results is not None:
-        yield from label_pictures(levels[0])
-        yield from rate_pictures(results, levels[0])
-    if (losses := loss_picture(runs, unigram=unigram)) is not None:
-        yield losses
 
 
 def _say(results: Results | None, output: Path) -> None:

@@ -64,12 +64,12 @@ class Contents:
     """Paths of the other files, relative to the page."""
     machine: Mapping[str, str]
     date: str
-    command: str = ""
-    switches: tuple[str, ...] = ()
+    switches: tuple[str, ...]
     """Lines on the runs' switches of objective."""
+    introduction: Introduction | None
+    command: str = ""
     remarks: tuple[str, ...] = ()
     """Sentences on runs without a curve, scores without a model, labels that no model has, and corpora that differ."""
-    introduction: Introduction | None = None
 
 
 def render(contents: Contents, *, output: Path) -> str:
