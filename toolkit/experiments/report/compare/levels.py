@@ -61,7 +61,7 @@ class ScoreRow:
         model in both. A pretraining seed is shared by all tasks. The mean of such tasks is one observation per seed.
         """
         names = tuple(task.name for task in tasks)
-        if not names or not all(self.scores.get(name) for name in names):
+        if not all(self.scores.get(name) for name in names):
             return None
         if names not in self._estimates:
             groups = self._dependent(tasks)
@@ -92,7 +92,7 @@ class ScoreRow:
     def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
         """Mean over tasks for each seed that all of them have."""
         each = [self.scores.get(task.name, {}) for task in tasks]
-        shared = set[Label].intersection(*(set(scores) for scores in each)) if each else set()
+        shared = set[Label].intersection(*map(set, each))
         return {seed: math.fsum(scores[seed] for scores in each) / len(each) for seed in sorted(shared, key=str)}
 
 
