@@ -199,17 +199,14 @@ def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator
 
 
 def _score_cell(score: MeanScore, table: Table, anchors: Anchors, *, css: str) -> str:
-    target = anchors.get((score.row, score.task))
-    mean = f"{100 * score.estimate.mean:.2f}"
+    mean, target = f"{100 * score.estimate.mean:.2f}", anchors.get((score.row, score.task))
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
-    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
-
-
-def _intervals(score: MeanScore, table: Table) -> str:
-    interval, below = score.estimate.interval, table.seeds_text(score)
-    half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
-    marks = f" {score.marks}" if score.marks else ""
-    return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
+    if (interval := score.estimate.interval) is not None:
+        shown += f" ± {50 * (interval.high - interval.low):.2f}"
+    shown += f" {score.marks}" if score.marks else ""
+    below = table.seeds_text(score)
+    shown += f'<span class="interval">{below}</span>' if below else ""
+    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}</td>'
 
 
 def _figures(contents: Contents) -> str:
