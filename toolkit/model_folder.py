@@ -209,7 +209,7 @@ def card(
     title: str,
     library: Library,
     pipeline: str,
-    base: str | None = None,
+    base: str | None,
     facts: Mapping[str, str],
 ) -> str:
     """Text of a model card: a title and paragraphs below the metadata that the hub reads.

@@ -134,7 +134,8 @@ def iterate_rows(
     if ending == ".parquet":
         yield from enumerate(_parquet_rows(place, file), start=1)
     elif ending == ".csv":
-        yield from _csv_rows(place, _decoded(place, file), delimiter=delimiter)
+        records = csv_records(place, io.StringIO(_decoded(place, file), newline=""), delimiter=delimiter)
+        yield from ((last, cells) for _, last, cells in records if cells)
     elif ending in _WITH_TABS:
         lines = _decoded(place, file).removesuffix("\n").split("\n")
         yield from ((number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, start=1))
@@ -142,7 +143,7 @@ def iterate_rows(
         yield from _json_rows(place, ending, _decoded(place, file), load)
 
 
-def csv_records(place: str, lines: Iterable[str], *, delimiter: str = ",") -> Iterator[tuple[int, int, list[str]]]:
+def csv_records(place: str, lines: Iterable[str], *, delimiter: str) -> Iterator[tuple[int, int, list[str]]]:
     """Yield the records of CSV, each with its first and last line number.
 
     Nothing is repaired: after a stray quotation mark, rows are indistinguishable from text.
@@ -164,11 +165,6 @@ def broken_csv(place: str, problem: str) -> UserError:
     return UserError(
         f"{place} is broken: {problem}. Repair it there: inside a quoted text, a quotation mark is written twice."
     )
-
-
-def _csv_rows(place: str, text: str, *, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    records = csv_records(place, io.StringIO(text, newline=""), delimiter=delimiter)
-    yield from ((last, cells) for _, last, cells in records if cells)
 
 
 def _json_rows(place: str, ending: str, text: str, load: Callable[[str | bytes], Any]) -> Iterator[tuple[int, Any]]:

@@ -49,12 +49,12 @@ Mfu = Annotated[float, typer.Option(metavar="SHARE", min=0.01, max=1.0, help="Ex
 """Goes with `Device`."""
 
 
-def option_of(settings: type[Settings], key: str, metavar: str | None = None) -> Any:
+def option_of(settings: type[Settings], key: str, metavar: str) -> Any:
     """An option whose text and default are those of the setting it sets."""
     return typer.Option(metavar=metavar, help=_help(settings, key), show_default=False)
 
 
-def help_rows(settings: type[Settings], *, without: Collection[str] = ()) -> list[tuple[str, str]]:
+def help_rows(settings: type[Settings], *, without: Collection[str]) -> list[tuple[str, str]]:
     """Key and text with default of each setting, as a command's help lists what `--set` changes."""
     return [(key, _help(settings, key)) for key in settings.model_fields if key not in without]
 

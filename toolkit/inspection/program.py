@@ -11,7 +11,7 @@ from toolkit.checkpoint.read import import_hint, open_unverified
 from toolkit.core.console import console
 from toolkit.core.errors import CheckpointError, CorpusError, NoRowError, SettingsError
 from toolkit.core.text import counted, quoted
-from toolkit.data import Corpus, DataSettings, open_rows, tokens_left_out, verify_corpus
+from toolkit.data import Corpus, open_rows, tokens_left_out, verify_corpus
 from toolkit.data.corpus.manifest import CORPUS_MANIFEST
 from toolkit.inspection.corpora import (
     histogram,
@@ -74,15 +74,14 @@ def inspect(
     elif what in views:
         console().print(views[what](folder).picture())
     else:
-        _show_corpus(Corpus(folder), row_settings(str(folder), overrides), num_rows, are_set=bool(overrides))
+        _show_corpus(Corpus(folder), str(folder), num_rows=num_rows, overrides=overrides)
 
 
-def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str] = ()) -> None:
+def inspect_url(url: str, *, num_rows: int, overrides: Sequence[str]) -> None:
     """Print the contents of a corpus in object storage, as `inspect` does, or of the newest checkpoint there."""
     # Searched for by name: a large corpus has many objects, which are listed when it is opened.
     if list_objects(url, pattern=CORPUS_MANIFEST):
-        corpus = OpenedCorpora(sizes="check").corpus(url)
-        _show_corpus(corpus, row_settings(url, overrides), num_rows, are_set=bool(overrides))
+        _show_corpus(OpenedCorpora(sizes="check").corpus(url), url, num_rows=num_rows, overrides=overrides)
         return
     if (found := RemoteCheckpoint.newest(url)) is None:
         raise SettingsError(
@@ -150,10 +149,9 @@ def _show(views: "Iterable[RenderableType]") -> None:
         console().print()
 
 
-def _show_corpus(corpus: Corpus, settings: DataSettings, num_rows: int, *, are_set: bool) -> None:
-    tokenizer = load_tokenizer(corpus)
-    lengths = measure_lengths(corpus)
-    screen = console()
+def _show_corpus(corpus: Corpus, place: str, *, num_rows: int, overrides: Sequence[str]) -> None:
+    settings = row_settings(place, overrides)
+    tokenizer, lengths, screen = load_tokenizer(corpus), measure_lengths(corpus), console()
     screen.print(statistics(corpus, lengths))
     screen.print()
     screen.print(histogram(lengths))
@@ -161,7 +159,7 @@ def _show_corpus(corpus: Corpus, settings: DataSettings, num_rows: int, *, are_s
     try:
         made = open_rows(corpus, settings, seed=0)
     except NoRowError as error:
-        if are_set:
+        if overrides:
             raise
         screen.print(f"No rows to show: {error}")
         return

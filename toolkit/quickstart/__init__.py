@@ -6,10 +6,8 @@ from typing import Literal
 
 from toolkit.core.locks import locked_folder
 
-QUICKSTART_FOLDER = Path("runs/quickstart")
 
-
-def run_quickstart(folder: Path = QUICKSTART_FOLDER, *, comparison: Literal["none", "mlm-only"] = "none") -> int:
+def run_quickstart(folder: Path = Path("runs/quickstart"), *, comparison: Literal["none", "mlm-only"] = "none") -> int:
     """Run the unfinished stages and write the report, all below `folder`; return the exit code.
 
     A comparison that was trained earlier stays in the report.

@@ -211,7 +211,7 @@ def test_scores_against_the_learning_rate(tmp_path: Path) -> None:
     rows = [row("a", "sst2", seed, scores[seed], rate=rate) for rate, scores in by_rate.items() for seed in (0, 1)]
     rows.append(row("a", "mnli", 0, 0.9))
     results = read_results([write_finished_grid(tmp_path, rows)])
-    picture, _ = rate_pictures(results, model_level(results), {"a": ["a"]})
+    picture, _ = rate_pictures(results, model_level(results))
     (panel,) = picture.panels
     assert panel.title == "sst2"
     first, second = panel.series[0].points
@@ -235,8 +235,7 @@ def test_rates_by_objective_and_their_spread(tmp_path: Path) -> None:
     rows += [row("mlm-c", task, 0, 0.99, rate=1e-5) for task in ("sst2", "mnli")]
     rows.append(row("mlm-a", "sst2", 2, 0.99, rate=1e-5))
     results = read_results([write_finished_grid(tmp_path, rows, labels=labels)])
-    level = model_level(results)
-    curves, spread = rate_pictures(results, level, {row.name: [row.name] for row in level.rows})
+    curves, spread = rate_pictures(results, model_level(results))
     (panel,) = curves.panels
     assert (panel.title, panel.y_label) == ("Sequence classification", "test score (%)")
     series = {series.label: series for series in panel.series}
@@ -254,7 +253,7 @@ def test_the_spread_is_over_rates_alike(tmp_path: Path) -> None:
     rows = [row("a", "sst2", 0, 0.5, rate=1e-5)]
     rows += [row("a", "sst2", seed, 0.8 + seed / 50, rate=1e-4) for seed in (0, 1, 2)]
     results = read_results([write_finished_grid(tmp_path, rows)])
-    curves, spread = rate_pictures(results, model_level(results), {"a": ["a"]})
+    curves, spread = rate_pictures(results, model_level(results))
     (point,) = spread.panels[0].series[0].points
     assert (point.y, point.low) == pytest.approx((65, 65 - 450**0.5))
     assert "the seeds that all rates of a model have (1 seed)" in spread.caption
@@ -291,7 +290,7 @@ def test_signs_that_no_font_has_say_nothing(recwarn: pytest.WarningsRecorder) ->
 def test_models_without_an_objective_are_lines_of_their_own(tmp_path: Path) -> None:
     rows = [row(model, "sst2", 0, 0.5, rate=rate) for model in ("a", "b") for rate in (1e-5, 1e-4)]
     results = read_results([write_finished_grid(tmp_path, rows)])
-    curves, _ = rate_pictures(results, model_level(results), {"a": ["a"], "b": ["b"]})
+    curves, _ = rate_pictures(results, model_level(results))
     assert [series.label for series in curves.panels[0].series] == ["a", "b"]
     assert "pooled" not in curves.caption
 

@@ -1,7 +1,7 @@
 """`toolkit report`: read grids and runs -> tables, tests, figures -> one page."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from toolkit.core.text import counted, first_few, home_hint, quoted
 from toolkit.experiments.grid.folder import GridFolder
 from toolkit.experiments.report.compare.comparisons import comparison_table, difference_tables
 from toolkit.experiments.report.compare.formats import comma_separated, latex, latex_document, markdown
-from toolkit.experiments.report.compare.levels import Level, configuration_level, configuration_members, model_level
+from toolkit.experiments.report.compare.levels import Level, configuration_level, model_level
 from toolkit.experiments.report.compare.score_tables import score_tables, study_table
 from toolkit.experiments.report.compare.tables import (
     Table,
@@ -25,7 +25,7 @@ from toolkit.experiments.report.compare.tables import (
 )
 from toolkit.experiments.report.figures.drawing import draw
 from toolkit.experiments.report.figures.label_pictures import label_pictures
-from toolkit.experiments.report.figures.pictures import Picture, loss_picture, study_picture
+from toolkit.experiments.report.figures.pictures import loss_picture, study_picture
 from toolkit.experiments.report.figures.rate_pictures import rate_pictures
 from toolkit.experiments.report.output_folder import PAGE, check_output_folder, replace_report
 from toolkit.experiments.report.pages.html import Figure
@@ -42,8 +42,6 @@ from toolkit.run.switches import switches_of_runs
 
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "matplotlib")
 _DEFAULT_OUTPUT = "report"
-Members = Mapping[str, Mapping[str, Sequence[str]]]
-"""Names of a row's models, by level and row."""
 
 
 def write_report(
@@ -81,7 +79,7 @@ def write_report(
     runs, left_out = _curves(run_folders, are_all=not (results or studies))
     told = () if results is None else (results.unknown_labels, other_corpora(results))
     remarks = tuple(filter(None, (left_out, unmatched, *told)))
-    levels, members = _levels(results)
+    levels = _levels(results)
     names = [row.name for level in levels for row in level.rows]
     if baseline is not None and baseline not in names:
         available = ", ".join(dict.fromkeys(names)) or "none, as there are no scores"
@@ -91,9 +89,8 @@ def write_report(
     command = shlex.join([*words, *([] if scores is None else ["--scores", str(scores)])])
     if introduction is not None:
         command = introduction.command
-    unigram = {} if introduction is None else introduction.unigram
-    texts, contents = _compose(results, runs, levels, members, studies, baseline=baseline, unigram=unigram)
-    contents = replace(contents, command=command, remarks=remarks, introduction=introduction)
+    texts, contents = _compose(results, runs, levels, studies, baseline=baseline, introduction=introduction)
+    contents = replace(contents, command=command, remarks=remarks)
     replace_report(output, {**texts, PAGE: render(contents, output=output)})
     for line in remarks:
         console().print(line)
@@ -154,11 +151,10 @@ def _compose(
     results: Results | None,
     runs: tuple[RunCurves, ...],
     levels: tuple[Level, ...],
-    members: Members,
     studies: Sequence[Path],
     *,
     baseline: str | None,
-    unigram: Mapping[str, float],
+    introduction: Introduction | None,
 ) -> tuple[dict[str, str | bytes], Contents]:
     texts: dict[str, str | bytes] = {}
     scores = [table for level in levels for table in (*score_tables(level), *difference_tables(level, baseline))]
@@ -174,7 +170,9 @@ def _compose(
         texts |= {"tables/scores.csv": scores_csv(results), "tables/long.csv": long_csv(results)}
     if tables:
         texts |= _table_files(tables)
-    pictures = list(_pictures(results, levels, members, runs, unigram))
+    pictures = [] if results is None else [*label_pictures(levels[0]), *rate_pictures(results, levels[0])]
+    losses = loss_picture(runs, unigram={} if introduction is None else introduction.unigram)
+    pictures += [] if losses is None else [losses]
     names = distinct_names(picture.name for picture in pictures)
     figures = [Figure.of(replace(picture, name=name)) for picture, name in zip(pictures, names, strict=True)]
     for figure in (*figures, *(section.figure for section in sections)):
@@ -183,12 +181,6 @@ def _compose(
     contents = Contents(
         results=results,
         levels=levels,
-        members={
-            name: models
-            for level in levels[:-1]
-            for name, models in members[level.name].items()
-            if list(models) != [name]
-        },
         tables=tuple(scores),
         tests=tests,
         rates=rates,
@@ -200,6 +192,7 @@ def _compose(
         written=tuple(texts),
         machine=machine_facts(_PACKAGES),
         date=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        introduction=introduction,
     )
     return texts, contents
 
@@ -212,16 +205,12 @@ def _study_section(folder: Path, number: int, levels: Sequence[Level]) -> StudyS
     return StudySection(folder.resolve().name, Figure.of(picture), table)
 
 
-def _levels(results: Results | None) -> tuple[tuple[Level, ...], Members]:
+def _levels(results: Results | None) -> tuple[Level, ...]:
     if results is None:
-        return (), {}
+        return ()
     models = model_level(results)
-    alone = {row.name: [row.name] for row in models.rows}
     configurations = configuration_level(models)
-    if configurations is None:
-        return (models,), {models.name: alone}
-    members = configuration_members(models)
-    return (configurations, models), {models.name: alone, configurations.name: members}
+    return (models,) if configurations is None else (configurations, models)
 
 
 def _table_files(tables: Sequence[Table]) -> dict[str, str]:
@@ -232,20 +221,6 @@ def _table_files(tables: Sequence[Table]) -> dict[str, str]:
         texts[f"tables/{table.name}.csv"] = comma_separated(table)
     texts["tables/tables.tex"] = latex_document(table.name for table in tables)
     return texts
-
-
-def _pictures(
-    results: Results | None,
-    levels: Sequence[Level],
-    members: Members,
-    runs: Sequence[RunCurves],
-    unigram: Mapping[str, float],
-) -> Iterator[Picture]:
-    if results is not None:
-        yield from label_pictures(levels[0])
-        yield from rate_pictures(results, levels[0], members[levels[0].name])
-    if (losses := loss_picture(runs, unigram=unigram)) is not None:
-        yield losses
 
 
 def _say(results: Results | None, output: Path) -> None:

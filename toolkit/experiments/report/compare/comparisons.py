@@ -20,8 +20,6 @@ _HEAD = ("family", "data set", "varies", "first", "second", "pairs", "difference
 _DECIMALS = {"difference": 2, "low": 2, "high": 2, "p": 4, "p (Holm)": 4}
 # Contains spaces, which labels rarely do.
 _BASELINE = "against the baseline"
-Pairs = Mapping[str, Sequence[tuple[ScoreRow, ScoreRow]]]
-"""Rows to compare, by the label in which they differ."""
 
 
 def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
@@ -53,7 +51,7 @@ def comparison_table(level: Level, baseline: str | None = None) -> Table | None:
     return Table(f"{level.name}-tests", "Paired tests", note, _HEAD, rows, num_names=5, decimals=_DECIMALS)
 
 
-def pairs_of(level: Level, baseline: str | None = None) -> Pairs:
+def pairs_of(level: Level, baseline: str | None = None) -> Mapping[str, Sequence[tuple[ScoreRow, ScoreRow]]]:
     """Pairs on one line of a figure, each under the first axis that has it; all pairs if there is no such figure."""
     found: dict[str, list[tuple[ScoreRow, ScoreRow]]] = {}
     seen: set[tuple[str, str]] = set()

@@ -1,10 +1,8 @@
 """Tables as Markdown, LaTeX (booktabs) and CSV: percent, two decimals."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 
-from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell
+from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell, csv_text
 
 DASH = "\u2013"
 _MOST_ROWS_ON_A_PAGE = 30
@@ -45,8 +43,8 @@ def markdown(table: Table) -> str:
         _markdown_row(["---" if index < table.num_names else "---:" for index in range(len(table.head))]),
     ]
     for row in table.rows:
-        cells = zip(_texts(table, row, _markdown), _columns(row), strict=True)
-        lines.append(_markdown_row([f"**{text}**" if table.is_best(*cell) else text for text, cell in cells]))
+        texts = enumerate(_texts(table, row, _markdown))
+        lines.append(_markdown_row([f"**{text}**" if table.is_best(row, column) else text for column, text in texts]))
     return f"# {table.title}\n\n" + "\n".join(lines) + f"\n\n{_notes(table)}\n"
 
 
@@ -55,7 +53,8 @@ def latex(table: Table) -> str:
     import pandas as pd
 
     cells = pd.DataFrame([_texts(table, row, _tex) for row in table.rows])
-    marks = [["textbf:--rwrap" if table.is_best(*cell) else "" for cell in _columns(row)] for row in table.rows]
+    columns = range(len(table.head))
+    marks = [["textbf:--rwrap" if table.is_best(row, column) else "" for column in columns] for row in table.rows]
     styled = cells.style.apply(lambda _: pd.DataFrame(marks), axis=None).hide(axis="index")
     is_long = len(table.rows) > _MOST_ROWS_ON_A_PAGE
     text: str = styled.relabel_index([_tex(heading) for heading in table.head], axis=1).to_latex(
@@ -84,18 +83,15 @@ def latex_document(names: Iterable[str]) -> str:
 
 def comma_separated(table: Table) -> str:
     """CSV; a column of scores becomes three: `X`, `X low`, `X high`, with empty limits for a single seed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     has_scores = [any(isinstance(row[column], MeanScore) for row in table.rows) for column in range(len(table.head))]
-    writer.writerow(
-        part
-        for heading, is_score in zip(table.head, has_scores, strict=True)
-        for part in ([heading, f"{heading} low", f"{heading} high"] if is_score else [heading])
-    )
+    head = list[str]()
+    for heading, is_score in zip(table.head, has_scores, strict=True):
+        head += [heading, f"{heading} low", f"{heading} high"] if is_score else [heading]
+    lines = [head]
     for row in table.rows:
         cells = zip(table.head, row, has_scores, strict=True)
-        writer.writerow(part for name, cell, is_score in cells for part in _csv_cells(table, name, cell, is_score))
-    return text.getvalue()
+        lines.append([part for name, cell, is_score in cells for part in _csv_cells(table, name, cell, is_score)])
+    return csv_text(lines)
 
 
 def _csv_cells(table: Table, heading: str, cell: TableCell, is_score: bool) -> list[str]:
@@ -118,10 +114,6 @@ def _texts(table: Table, row: Sequence[TableCell], escape: Callable[[str], str])
         escape(score_text(cell, table) if isinstance(cell, MeanScore) else number_text(cell, decimals))
         for cell, decimals in cells
     ]
-
-
-def _columns(row: Sequence[TableCell]) -> list[tuple[TableCell, int]]:
-    return [(cell, column) for column, cell in enumerate(row)]
 
 
 def _notes(table: Table) -> str:

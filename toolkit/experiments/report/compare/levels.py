@@ -47,6 +47,8 @@ class ScoreRow:
     seeds: Seeds = Seeds.FINE_TUNING
     unfinished: frozenset[str] = frozenset()
     """Tasks whose learning rate was chosen while other rates had cells without a result."""
+    models: tuple[str, ...] = ()
+    """Names of the models that the scores are of."""
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
@@ -59,7 +61,7 @@ class ScoreRow:
         model in both. A pretraining seed is shared by all tasks. The mean of such tasks is one observation per seed.
         """
         names = tuple(task.name for task in tasks)
-        if not names or not all(self.scores.get(name) for name in names):
+        if not all(self.scores.get(name) for name in names):
             return None
         if names not in self._estimates:
             groups = self._dependent(tasks)
@@ -90,7 +92,7 @@ class ScoreRow:
     def by_seed(self, tasks: Sequence[TaskInfo]) -> dict[Label, float]:
         """Mean over tasks for each seed that all of them have."""
         each = [self.scores.get(task.name, {}) for task in tasks]
-        shared = set[Label].intersection(*(set(scores) for scores in each)) if each else set()
+        shared = set[Label].intersection(*map(set, each))
         return {seed: math.fsum(scores[seed] for scores in each) / len(each) for seed in sorted(shared, key=str)}
 
 
@@ -112,11 +114,6 @@ class Level:
         kinds = {task.kind for task in self.tasks}
         order = [*(kind for kind in FAMILY_NAMES if kind in kinds), *sorted(kinds - FAMILY_NAMES.keys())]
         return {kind: tuple(task for task in self.tasks if task.kind == kind) for kind in order}
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Labels that differ between rows, in order of first appearance."""
-        return varying_labels(self.rows)
 
 
 def varying_labels(rows: Sequence[ScoreRow]) -> tuple[str, ...]:
@@ -140,7 +137,8 @@ def model_level(results: Results) -> Level:
         }
         scores = {task: found for task, found in scores.items() if found}
         unfinished = frozenset(task for task in scores if (model.name, task) in results.unfinished_rates)
-        rows.append(ScoreRow(model.name, model.labels or {}, scores, unfinished=unfinished))
+        labels = model.labels or {}
+        rows.append(ScoreRow(model.name, labels, scores, unfinished=unfinished, models=(model.name,)))
     return Level("models", Seeds.FINE_TUNING, tuple(row for row in rows if row.scores), results.tasks, results.shown)
 
 
@@ -152,18 +150,8 @@ def configuration_level(models: Level) -> Level | None:
         return None
     runs = _repeated_runs(models)
     rows = [_configuration(name, members, Seeds.PRETRAINING, runs) for name, members in groups.items()]
-    rows += [_configuration(row.name, [row], Seeds.NONE, runs) for row in _without_seed(models)]
+    rows += [_configuration(row.name, [row], Seeds.NONE, runs) for row in models.rows if SEED not in row.labels]
     return Level("configurations", Seeds.PRETRAINING, tuple(rows), models.tasks, models.shown)
-
-
-def configuration_members(models: Level) -> dict[str, list[str]]:
-    """Names of the models of each configuration."""
-    alone = {row.name: [row] for row in _without_seed(models)}
-    return {name: [row.name for row in rows] for name, rows in (_configurations(models) | alone).items()}
-
-
-def _without_seed(models: Level) -> list[ScoreRow]:
-    return [row for row in models.rows if SEED not in row.labels]
 
 
 def _configurations(models: Level) -> dict[str, list[ScoreRow]]:
@@ -199,4 +187,5 @@ def _configuration(name: str, members: Sequence[ScoreRow], seeds: Seeds, runs: M
         values = [number for row in members if (number := quantity(row.labels.get(label))) is not None]
         if values:
             labels[label] = math.fsum(values) / len(values)
-    return ScoreRow(name, labels, scores, seeds, frozenset[str]().union(*(row.unfinished for row in members)))
+    unfinished = frozenset[str]().union(*(row.unfinished for row in members))
+    return ScoreRow(name, labels, scores, seeds, unfinished, models=tuple(row.name for row in members))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.experiments.grid.declaration import Label
-from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, family_name
+from toolkit.experiments.report.compare.levels import Level, ScoreRow, Seeds, family_name, varying_labels
 from toolkit.experiments.report.compare.statistics import Estimate
 from toolkit.experiments.report.compare.tables import MeanScore, Table, slug
 from toolkit.experiments.report.read.labels import (
@@ -93,9 +93,9 @@ def table_of_rows(
     score_of: Callable[[ScoreRow, Column], MeanScore | None],
 ) -> Table:
     """Unnamed table of the rows that have a score: the columns that name a row, then its scores."""
-    hidden = {*TOTALS, *_repeated_labels(level)}
-    known = [label for label in _LABEL_ORDER if label in level.label_names]
-    labels = tuple(label for label in dict.fromkeys((*known, *level.label_names)) if label not in hidden)
+    varying, hidden = varying_labels(level.rows), {*TOTALS, *_repeated_labels(level)}
+    known = [label for label in _LABEL_ORDER if label in varying]
+    labels = tuple(label for label in dict.fromkeys((*known, *varying)) if label not in hidden)
     keys = [tuple(row.labels.get(label) for label in labels) for row in level.rows]
     # Usually the labels already say all that is in a configuration's name.
     is_told = len({*keys}) == len(keys) and all(any(value is not None for value in key) for key in keys)
@@ -113,11 +113,11 @@ def table_of_rows(
 
 def _repeated_labels(level: Level) -> set[str]:
     """Labels that repeat another one: tokens beside steps, parameters beside sizes, steps if all runs are complete."""
-    names = set(level.label_names)
+    names = set(varying_labels(level.rows))
     found = {name for name, other in ((TOKENS, STEP), (PARAMETERS, SIZE)) if {name, other} <= names}
     if all(row.labels.get(STEP) == row.labels.get(BUDGET) for row in level.rows):
         found.add(STEP)
-    return found & names
+    return found
 
 
 def study_table(models: Sequence[StudyModel], level: Level | None, *, name: str, title: str) -> Table:

@@ -3,7 +3,7 @@
 import csv
 import io
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -68,15 +68,14 @@ class Table:
         """Distinct numbers of seeds over which data sets are scored."""
         return {num for score in self.scores for num in score.estimate.nums}
 
-    def best(self, column: int) -> float | None:
-        """Highest mean of a column; None if it has fewer than two scores."""
-        cells = [row[column] for row in self.rows]
+    def is_best(self, row: Sequence[TableCell], column: int) -> bool:
+        """True for a mean of runs that no other mean in its column exceeds, if there are others."""
+        score = row[column]
+        if not isinstance(score, MeanScore) or score.is_reference:
+            return False
+        cells = [other[column] for other in self.rows]
         means = [cell.estimate.mean for cell in cells if isinstance(cell, MeanScore) and not cell.is_reference]
-        return max(means) if len(means) > 1 else None
-
-    def is_best(self, cell: TableCell, column: int) -> bool:
-        """True for a mean of runs that no other mean in its column exceeds."""
-        return isinstance(cell, MeanScore) and not cell.is_reference and cell.estimate.mean == self.best(column)
+        return len(means) > 1 and score.estimate.mean == max(means)
 
     def seeds_text(self, score: MeanScore) -> str:
         """'3 seeds', '1 to 5 seeds'; empty if the whole table has one number of seeds, and the score an interval."""
@@ -98,7 +97,7 @@ def scores_csv(results: Results) -> str:
         limits = (None, None) if found.interval is None else (found.interval.low, found.interval.high)
         head = (model, task, info.kind, info.metric, results.rates[model, task], len(cells))
         rows.append((*head, found.mean, found.std, *limits))
-    return _csv(rows)
+    return csv_text(rows)
 
 
 def long_csv(results: Results) -> str:
@@ -111,10 +110,11 @@ def long_csv(results: Results) -> str:
         (cell.model, *map(labels[cell.model].get, names), *map(vars(cell).get, _LONG_HEAD[:-1]), cell.main)
         for cell in results.cells
     ]
-    return _csv([head, *rows])
+    return csv_text([head, *rows])
 
 
-def _csv(rows: Iterable[Iterable[object]]) -> str:
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Text of a CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -13,9 +13,6 @@ from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, S
 from toolkit.experiments.report.read.labels import MASK_RATIO, title_of
 from toolkit.experiments.report.read.tasks import TaskInfo
 
-_VARIED = (MASK_RATIO,)
-"""Labels for which another figure shows the differences from each line's mean."""
-
 
 def label_pictures(level: Level) -> list[Picture]:
     """Family scores against each axis of a level."""
@@ -35,6 +32,8 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
     if any(row.seeds is Seeds.NONE for members in lines.values() for row in members):
         caption += f" Without a bar: a single {level.seeds.removesuffix('s')}, or none known."
     panels = tuple(_panels(level, axis, lines, varied=False))
+    if not panels:
+        return
     picture = Picture(
         name=f"{level.name}-by-{file}",
         title=f"Score by {title}",
@@ -44,11 +43,9 @@ def _pictures(level: Level, axis: Axis) -> Iterator[Picture]:
         is_log=axis.is_log,
         ticks=axis.ticks,
     )
-    if picture.panels:
-        yield picture
+    yield picture
     # Lines of a single point have no mean to differ from.
-    varied = tuple(_panels(level, axis, lines, varied=True)) if axis.name in _VARIED and len(lines) > 1 else ()
-    if picture.panels and varied:
+    if axis.name == MASK_RATIO and len(lines) > 1 and (varied := tuple(_panels(level, axis, lines, varied=True))):
         yield replace(
             picture,
             name=f"{level.name}-variation-by-{file}",
@@ -77,8 +74,8 @@ def _score_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axi
 
 def _variation_points(rows: Sequence[ScoreRow], tasks: Sequence[TaskInfo], axis: Axis) -> Iterator[Point]:
     """Difference of each row from the mean of the rows, over the seeds that all rows share."""
-    scores = [row.by_seed(tasks) for row in rows if row.estimate(tasks) is not None]
     known = [row for row in rows if row.estimate(tasks) is not None]
+    scores = [row.by_seed(tasks) for row in known]
     shared = set[Label].intersection(*map(set, scores)) if len(scores) > 1 else set[Label]()
     if shared:
         seeds = sorted(shared, key=str)

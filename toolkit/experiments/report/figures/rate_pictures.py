@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.core.text import counted
-from toolkit.experiments.report.compare.levels import Level, family_name
+from toolkit.experiments.report.compare.levels import Level, family_name, varying_labels
 from toolkit.experiments.report.figures.pictures import Panel, Picture, Point, Series, floor_of, floor_sentence
 from toolkit.experiments.report.read.labels import OBJECTIVE, START, named_after
 from toolkit.experiments.report.read.results import Results
@@ -30,13 +30,13 @@ class _Group:
         return "test score (%)" if len(self.tasks) > 1 else f"test {self.tasks[0].metric} (%)"
 
 
-def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
+def rate_pictures(results: Results, level: Level) -> Iterator[Picture]:
     """Test scores against the rate, and their spread over rates and seeds; none if no data set has several rates.
 
     Lines are the values of the label `objective` (and `start`) if a row has it, otherwise rows. A model counts if it
-    was run at all rates of a panel; `members` names the models of each row.
+    was run at all rates of a panel.
     """
-    lines = _lines(level, members)
+    lines = _lines(level)
     curves: list[Panel] = []
     spreads: list[Panel] = []
     nums, nums_shared = set[int](), set[int]()
@@ -79,12 +79,14 @@ def rate_pictures(results: Results, level: Level, members: Mapping[str, Sequence
         )
 
 
-def _lines(level: Level, members: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    names = [name for name in (OBJECTIVE, START) if name in level.label_names]
+def _lines(level: Level) -> dict[str, list[str]]:
+    """Names of models by line."""
+    varying = varying_labels(level.rows)
+    names = [name for name in (OBJECTIVE, START) if name in varying]
     lines: dict[str, list[str]] = {}
     for row in level.rows:
         label = named_after(row.labels, names) if OBJECTIVE in row.labels and names else ""
-        lines.setdefault(label or row.name, []).extend(members[row.name])
+        lines.setdefault(label or row.name, []).extend(row.models)
     return lines
 
 

@@ -1,28 +1,12 @@
-"""Self-contained HTML pages: the frame, style sheet and figures of all reports."""
+"""Parts of an HTML page: tables of names and values, and figures."""
 
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 
 from toolkit.experiments.report.figures.drawing import draw
 from toolkit.experiments.report.figures.pictures import Picture
-
-
-def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
-    """A complete page, readable on a phone and on paper.
-
-    `style`: CSS of this page, after the shared style sheet; `script`: JavaScript that runs once the page is loaded.
-    """
-    shared = files("toolkit.experiments.report.pages").joinpath("page.css").read_text(encoding="utf-8")
-    end = f"<script>\n{script}</script>\n" if script else ""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{shared}{style}</style>\n</head>\n"
-        f"<body>\n<main>\n{body}\n</main>\n{end}</body>\n</html>\n"
-    )
 
 
 def pairs_table(pairs: Mapping[str, str]) -> str:

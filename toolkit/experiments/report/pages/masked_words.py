@@ -18,11 +18,6 @@ class MaskedWord:
     predictions: tuple[tuple[str, float], ...]
     """Words and their probabilities, most likely first."""
 
-    @property
-    def is_found(self) -> bool:
-        """True if the most likely word is the masked one."""
-        return self.predictions[0][0] == self.word
-
     def html(self) -> str:
         """HTML of a list item."""
         space = " " if self.word.startswith(" ") else ""
@@ -38,9 +33,10 @@ class MaskedWord:
 
 def masked_words_section(words: list[MaskedWord]) -> str:
     """The section's HTML."""
+    num_found = sum(word.predictions[0][0] == word.word for word in words)
     return f"""
 <p>Simple sentences that are not in the training text, each with one word masked. The encoder's top prediction is
-the masked word in {sum(word.is_found for word in words)} of {len(words)}.</p>
+the masked word in {num_found} of {len(words)}.</p>
 <ul class="words">{"".join(word.html() for word in words)}</ul>"""
 
 

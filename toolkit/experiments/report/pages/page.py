@@ -1,7 +1,7 @@
 """The report as one self-contained HTML file: sortable, filterable tables, figures, and the runs of each mean."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +10,8 @@ from toolkit.core.text import counted, first_few
 from toolkit.experiments.report.compare.formats import number_text
 from toolkit.experiments.report.compare.levels import Level
 from toolkit.experiments.report.compare.tables import MeanScore, Table, TableCell
-from toolkit.experiments.report.pages.html import Figure, html_page, pairs_table
-from toolkit.experiments.report.pages.runs_section import Anchors, pair_key, row_anchors, runs_section
+from toolkit.experiments.report.pages.html import Figure, pairs_table
+from toolkit.experiments.report.pages.runs_section import Anchors, row_anchors, runs_section
 from toolkit.experiments.report.read.completeness import missing_summary
 from toolkit.experiments.report.read.results import Results
 from toolkit.experiments.report.read.runs import RunCurves
@@ -52,8 +52,6 @@ class Contents:
 
     results: Results | None
     levels: tuple[Level, ...]
-    members: Mapping[str, Sequence[str]]
-    """Names of the models of each configuration."""
     tables: tuple[Table, ...]
     """Tables of scores."""
     tests: tuple[Table, ...]
@@ -66,18 +64,19 @@ class Contents:
     """Paths of the other files, relative to the page."""
     machine: Mapping[str, str]
     date: str
-    command: str = ""
-    switches: tuple[str, ...] = ()
+    switches: tuple[str, ...]
     """Lines on the runs' switches of objective."""
+    introduction: Introduction | None
+    command: str = ""
     remarks: tuple[str, ...] = ()
     """Sentences on runs without a curve, scores without a model, labels that no model has, and corpora that differ."""
-    introduction: Introduction | None = None
 
 
 def render(contents: Contents, *, output: Path) -> str:
     """Return the page; links to the cells' files are relative to `output`, its folder."""
-    package, results = files("toolkit.experiments.report.pages"), contents.results
-    anchors = {} if results is None else row_anchors(results, contents.members)
+    results = contents.results
+    configurations = [row for level in contents.levels[:-1] for row in level.rows if row.models != (row.name,)]
+    anchors = {} if results is None else row_anchors(results, configurations)
     # Empty sections are left out.
     sections = [
         ("study", "Study", _studies(contents, anchors)),
@@ -86,7 +85,7 @@ def render(contents: Contents, *, output: Path) -> str:
         ("tests", "Paired tests", _tests(contents)),
         ("rates", "Chosen learning rates", _with_note(contents.rates)),
         ("missing", "Runs without a result", _with_note(contents.missing)),
-        ("runs", "Runs of each score", results and runs_section(results, contents.members, output=output)),
+        ("runs", "Runs of each score", results and runs_section(results, configurations, anchors, output=output)),
         ("settings", "Settings and machine", _settings(contents)),
         ("files", "Files", _files(contents)),
     ]
@@ -101,13 +100,20 @@ def render(contents: Contents, *, output: Path) -> str:
     shown = [section for section in sections if section[2]]
     links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in shown)
     bodies = (f'<h2 id="{anchor}">{escape(title)}</h2>\n{body}' for anchor, title, body in shown)
-    return html_page(
-        title,
-        "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies]),
-        # A page with an introduction is mostly prose, which needs shorter lines.
-        style=package.joinpath("report.css").read_text(encoding="utf-8")
-        + ("" if introduction is None else "main { max-width: 900px; }\n"),
-        script=package.joinpath("report.js").read_text(encoding="utf-8"),
+    body = "\n".join([head, f"<nav><ul>{links}</ul></nav>", *bodies])
+    # A page with an introduction is mostly prose, which needs shorter lines.
+    return _document(title, body, more_style="" if introduction is None else "main { max-width: 900px; }\n")
+
+
+def _document(title: str, body: str, *, more_style: str) -> str:
+    """The file: readable without others, on a phone and on paper; its script runs once the page is loaded."""
+    package = files("toolkit.experiments.report.pages")
+    style, script = (package.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}{more_style}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n<script>\n{script}</script>\n</body>\n</html>\n"
     )
 
 
@@ -122,12 +128,8 @@ def _head(contents: Contents) -> str:
     results = contents.results
     parts = [f"a study of {counted(len(study.table.rows), 'model')}" for study in contents.studies]
     if results is not None:
-        models = next(level for level in contents.levels if level.name == "models")
-        parts = [
-            counted(len(models.rows), "model"),
-            counted(len(results.tasks), "data set"),
-            results.completeness,
-        ]
+        models = counted(len(contents.levels[-1].rows), "model")
+        parts = [models, counted(len(results.tasks), "data set"), results.completeness]
     if contents.runs:
         parts.append(counted(len(contents.runs), "pretraining run"))
     sentences = () if results is None else (missing_summary(results.missing), results.omission)
@@ -170,20 +172,23 @@ def _folded(title: str, parts: Sequence[str], *, is_open: bool) -> str:
     return body if is_open else f"<details><summary>{escape(title)}</summary>\n{body}</details>"
 
 
-def _table(table: Table, anchors: Anchors, *, css: str = "data filterable") -> str:
+def _table(table: Table, anchors: Anchors) -> str:
     # Names of labels may wrap after an underscore, to leave room for scores.
     head = "".join(
         f"<th{'' if index < table.num_names else ' class=right'}>{escape(heading).replace('_', '_<wbr>')}</th>"
         for index, heading in enumerate(table.head)
     )
     rows = "".join(f"<tr>{''.join(_cells(table, row, anchors))}</tr>" for row in table.rows)
-    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="data filterable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
 
 
 def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator[str]:
     for index, (heading, cell) in enumerate(zip(table.head, row, strict=True)):
         if isinstance(cell, MeanScore):
-            css = "right best" if table.is_best(cell, index) else "right"
+            css = "right best" if table.is_best(row, index) else "right"
             yield _score_cell(cell, table, anchors, css=css)
             continue
         tag = "th" if index == 0 else "td"
@@ -194,17 +199,14 @@ def _cells(table: Table, row: Sequence[TableCell], anchors: Anchors) -> Iterator
 
 
 def _score_cell(score: MeanScore, table: Table, anchors: Anchors, *, css: str) -> str:
-    target = anchors.get(score.row if score.task is None else pair_key(score.row, score.task))
-    mean = f"{100 * score.estimate.mean:.2f}"
+    mean, target = f"{100 * score.estimate.mean:.2f}", anchors.get((score.row, score.task))
     shown = mean if target is None else f'<a href="#{target}">{mean}</a>'
-    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}{_intervals(score, table)}</td>'
-
-
-def _intervals(score: MeanScore, table: Table) -> str:
-    interval, below = score.estimate.interval, table.seeds_text(score)
-    half = "" if interval is None else f" ± {50 * (interval.high - interval.low):.2f}"
-    marks = f" {score.marks}" if score.marks else ""
-    return f"{half}{marks}" + (f'<span class="interval">{below}</span>' if below else "")
+    if (interval := score.estimate.interval) is not None:
+        shown += f" ± {50 * (interval.high - interval.low):.2f}"
+    shown += f" {score.marks}" if score.marks else ""
+    below = table.seeds_text(score)
+    shown += f'<span class="interval">{below}</span>' if below else ""
+    return f'<td class="{css}" data-value="{score.estimate.mean!r}">{shown}</td>'
 
 
 def _figures(contents: Contents) -> str:
@@ -219,12 +221,10 @@ def _figures(contents: Contents) -> str:
 def _tests(contents: Contents) -> str:
     parts = []
     for table in contents.tests:
-        rows = table.rows
-        note = table.note
-        if len(rows) > _MOST_TESTS:
-            rows = tuple(row for row in rows if row[1] == "average")[:_MOST_TESTS]
+        shown, note = table, table.note
+        if len(table.rows) > _MOST_TESTS:
+            shown = replace(table, rows=tuple(row for row in table.rows if row[1] == "average")[:_MOST_TESTS])
             note += f" Here: averages, at most {_MOST_TESTS:,}; all {len(table.rows):,} are in tables/{table.name}.csv."
-        shown = Table(table.name, table.title, note, table.head, rows, table.num_names, decimals=table.decimals)
         level = table.name.partition("-")[0]
         body = [f"<h3>Between {escape(level)}</h3><p>{escape(note)}</p>{_table(shown, {})}"]
         parts.append(_folded(f"Tests between {level}", body, is_open=table is contents.tests[0]))

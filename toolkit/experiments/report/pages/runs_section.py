@@ -9,43 +9,40 @@ from urllib.parse import quote
 from toolkit.core.text import counted
 from toolkit.experiments.grid.cells import Score
 from toolkit.experiments.report.compare.formats import DASH, number_text
+from toolkit.experiments.report.compare.levels import ScoreRow
 from toolkit.experiments.report.read.results import Results
 
-Anchors = Mapping[str, str]
-"""Ids on the page, by row name or `pair_key`."""
+Anchors = Mapping[tuple[str, str | None], str]
+"""Ids on the page, by row name and task; for a whole row, the task is None."""
 
 
-def row_anchors(results: Results, members: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Ids by row name, and by model and task."""
-    anchors = {name: f"configuration-{index}" for index, name in enumerate(members)}
+def row_anchors(results: Results, configurations: Sequence[ScoreRow]) -> Anchors:
+    """Ids of configurations, of models, and of the runs of a model on a task."""
+    anchors: dict[tuple[str, str | None], str] = {
+        (row.name, None): f"configuration-{index}" for index, row in enumerate(configurations)
+    }
     for index, model in enumerate(results.models):
-        anchors[model.name] = f"model-{index}"
+        anchors[model.name, None] = f"model-{index}"
         for number, task in enumerate(results.tasks):
-            anchors[pair_key(model.name, task.name)] = f"model-{index}-task-{number}"
+            anchors[model.name, task.name] = f"model-{index}-task-{number}"
     return anchors
 
 
-def pair_key(model: str, task: str) -> str:
-    """Key of a model's runs on a task; no name contains the separator."""
-    return f"{model}\0{task}"
-
-
-def runs_section(results: Results, members: Mapping[str, Sequence[str]], *, output: Path) -> str:
-    """All runs by model and task, folded; `members` has the models by configuration; links are relative to `output`."""
-    anchors = row_anchors(results, members)
+def runs_section(results: Results, configurations: Sequence[ScoreRow], anchors: Anchors, *, output: Path) -> str:
+    """All runs by model and task, folded, below the models of each configuration; links are relative to `output`."""
     parts = ['<div class="runs"><p>Test scores are means of the runs at the chosen learning rate, in bold.</p>']
-    for name, models in members.items():
-        links = ", ".join(f'<a href="#{anchors[model]}">{escape(model)}</a>' for model in models)
-        parts.append(f'<h3 id="{anchors[name]}">{escape(name)}</h3><p>Models: {links}</p>')
+    for row in configurations:
+        links = ", ".join(f'<a href="#{anchors[model, None]}">{escape(model)}</a>' for model in row.models)
+        parts.append(f'<h3 id="{anchors[row.name, None]}">{escape(row.name)}</h3><p>Models: {links}</p>')
     for model in results.models:
         where = "" if model.path is None else f'<p class="fine">Weights: <code>{escape(model.path)}</code></p>'
-        parts.append(f'<section><h3 id="{anchors[model.name]}">{escape(model.name)}</h3>{where}')
+        parts.append(f'<section><h3 id="{anchors[model.name, None]}">{escape(model.name)}</h3>{where}')
         labels = ", ".join(f"{name} {number_text(value)}" for name, value in (model.labels or {}).items())
         parts.append(f'<p class="fine">{escape(labels)}</p>' if labels else "")
         for task in results.tasks:
             cells = results.of(model.name, task.name)
             if cells:
-                anchor = anchors[pair_key(model.name, task.name)]
+                anchor = anchors[model.name, task.name]
                 parts.append(_run_table(f"{task.name} ({counted(len(cells), 'run')})", anchor, cells, results, output))
         parts.append("</section>")
     return "\n".join([*parts, "</div>"])

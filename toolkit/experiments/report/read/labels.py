@@ -22,7 +22,7 @@ TOTALS = (TOKENS, FLOPS)
 DERIVED = (FLOPS, TOKENS, STEP, PARAMETERS, BUDGET)
 """Labels that usually follow from others; the least informative first."""
 
-_TITLES = {CLM_SHARE: "CLM share", SIZE: "model size", FLOPS: "training FLOPs", SEED: "pretraining seed"}
+_TITLES = {CLM_SHARE: "CLM share", SIZE: "model size", FLOPS: "training FLOPs"}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([kmb])", re.IGNORECASE)
 _UNITS = {"k": 1e3, "m": 1e6, "b": 1e9}
 

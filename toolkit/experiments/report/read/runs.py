@@ -3,9 +3,9 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class RunCurves:
     switches: tuple[int, ...]
     settings: str | None
     """Text of run.toml."""
-    start: str | None = None
+    start: str | None
     """The checkpoint or model that it started from; None for random weights."""
 
     @property
@@ -92,9 +92,7 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
         settings = run.settings_file.read_text(encoding="utf-8") if run.settings_file.is_file() else None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"could not read the run {folder}: {error}. Make its files readable.") from error
-    curves = curves_of(lines, name=name, folder=folder, settings=settings)
-    trained = [line for line in lines if "loss" in line]
-    start, switches = None, curves.switches
+    start, first_switch = None, tuple[int, ...]()
     # Losses are drawn even without a checkpoint.
     with suppress(CheckpointError):
         manifest = run.newest_manifest()
@@ -106,29 +104,28 @@ def _read_run(folder: Path, name: str, drawn: set[Path]) -> RunCurves:
             trunk = found_near(fork.source, folder).parents[1]
             start = f"{trunk.name} step {fork.step}"
             if trunk.resolve() not in drawn:
-                curves = curves_of(history(run, manifest.settings).lines, name=name, folder=folder, settings=settings)
-                switches = curves.switches
+                lines = history(run, manifest.settings).lines
             before = schedule_of(made_by).phase_at(fork.step - 1).objective
-            is_cut = trained and curves.training[0][0] > fork.step
-            if is_cut and kind_of(manifest, before) != kind_of(manifest, str(trained[0].get("objective"))):
-                switches = (fork.step, *switches)
-    return replace(curves, switches=switches, start=start)
-
-
-def curves_of(lines: Sequence[Mapping[str, Any]], *, name: str, folder: Path, settings: str | None = None) -> RunCurves:
-    """Curves from the lines of a metrics.jsonl."""
-    trained = [line for line in lines if "loss" in line]
-    switches = [
-        before["step"] for before, after in pairwise(trained) if before.get("objective") != after.get("objective")
-    ]
-    evaluated = [(line["step"], _evaluation(line)) for line in lines]
-    held_out = {
-        key: curve
-        for key in dict.fromkeys(key for _, losses in evaluated for key in losses)
-        if (curve := _curve((step, losses.get(key)) for step, losses in evaluated))
-    }
+            first = next((line for line in lines if "loss" in line), dict[str, Any]())
+            is_cut = first.get("step", 0) > fork.step
+            if is_cut and kind_of(manifest, before) != kind_of(manifest, str(first.get("objective"))):
+                first_switch = (fork.step,)
     training = _curve((line["step"], _per_target(line)) for line in lines)
-    return RunCurves(name, folder, training, held_out, tuple(switches), settings)
+    return RunCurves(name, folder, training, _held_out(lines), (*first_switch, *_switches(lines)), settings, start)
+
+
+def _switches(lines: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+    trained = [line for line in lines if "loss" in line]
+    for before, after in pairwise(trained):
+        if before.get("objective") != after.get("objective"):
+            yield before["step"]
+
+
+def _held_out(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Curve]:
+    evaluated = [(line["step"], _evaluation(line)) for line in lines]
+    keys = dict.fromkeys(key for _, losses in evaluated for key in losses)
+    curves = {key: _curve((step, losses.get(key)) for step, losses in evaluated) for key in keys}
+    return {key: curve for key, curve in curves.items() if curve}
 
 
 def _per_target(line: Mapping[str, Any]) -> Any:
