@@ -43,8 +43,6 @@ from toolkit.model_folder import read_json, wrapper_prefix
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
 _TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
 """Layers that stock classes put on an encoder for a task. ModernBERT's `head` is none: it is pretrained."""
-_TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
-"""Layers that stock classes put on an encoder for a task. ModernBERT's `head` is none: it is pretrained."""
 _ROWS = 32
 
 
