@@ -3,7 +3,6 @@
 import functools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,16 +37,7 @@ class TrainingPair(NamedTuple):
     negatives: tuple[str, ...]
 
 
-class Negatives(Enum):
-    """Negatives of a query in training."""
-
-    JUDGED = auto()
-    """The other documents of its batch, and one judged not relevant."""
-    IN_BATCH = auto()
-    """The other documents of its batch."""
-
-
-def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: Negatives) -> list[TrainingPair]:
+def training_pairs(judged: Judgements, texts: Mapping[str, str]) -> list[TrainingPair]:
     """A pair for each query and relevant document, with `texts` of documents by id; empty documents are left out.
 
     Raises:
@@ -58,7 +48,7 @@ def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: N
     for query, grades in judged.grades.items():
         known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
         relevant = [text for text, grade in known if grade > 0]
-        others = [text for text, grade in known if grade <= 0 and negatives is Negatives.JUDGED]
+        others = [text for text, grade in known if grade <= 0]
         question = judged.collection.queries[query]
         wanted = frozenset([question, *relevant])
         told_apart = tuple(text for text in others if text and text not in wanted)

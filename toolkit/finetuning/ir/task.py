@@ -14,7 +14,7 @@ from toolkit.finetuning.bad_rows import BadRows, CheckedData
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Judgements
-from toolkit.finetuning.ir.contrastive import Negatives, plan_batches, train_contrastively, training_pairs
+from toolkit.finetuning.ir.contrastive import plan_batches, train_contrastively, training_pairs
 from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encoder, search, with_modules
 from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.reading import read_splits
@@ -141,8 +141,11 @@ class Retrieval(Task[JudgedSplits]):
         for split, judged in data.judgements.items():
             texts = {one: document.joined(separator) for one, document in judged.collection.documents.items()}
             if split is Split.TRAIN:
-                kinds = Negatives.IN_BATCH if self.is_paper else Negatives.JUDGED
-                features[split] = [{"pair": pair} for pair in training_pairs(judged, texts, negatives=kinds)]
+                pairs = training_pairs(judged, texts)
+                if self.is_paper:
+                    # Its negatives are the other documents of a batch.
+                    pairs = [pair._replace(negatives=()) for pair in pairs]
+                features[split] = [{"pair": pair} for pair in pairs]
             else:
                 collection, searched = judged.collection, judged.collection.by_set(data.searched[split])
                 features[split] = [
