@@ -2,12 +2,12 @@
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import BatchSampler
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
@@ -129,25 +129,6 @@ def _negative(pair: TrainingPair, pool: Sequence[str], draw: np.random.Generator
     return chosen
 
 
-class PlannedBatches(BatchSampler):
-    """Batches of the given sizes, cut from a data set in row order."""
-
-    def __init__(self, dataset: Any, *, sizes: Sequence[int], **of_the_trainer: object) -> None:
-        self._sizes = sizes
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        start = 0
-        for size in self._sizes:
-            yield list(range(start, start + size))
-            start += size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Do nothing when the trainer calls this: the plan spans the whole run."""
-
-
 def train_contrastively(
     network: "SentenceTransformer",
     batches: Sequence[Sequence[TrainingRow]],
@@ -169,6 +150,8 @@ def train_contrastively(
     columns = dict(zip(prompts, zip(*examples, strict=True), strict=True))
     if columns["negative"][0] is None:
         del columns["negative"]
+    numbers = iter(range(len(examples)))
+    rows_of_batches = [list(islice(numbers, len(batch))) for batch in batches]
     run_trainer(
         functools.partial(
             _TrainerWithoutCard,
@@ -181,5 +164,5 @@ def train_contrastively(
         steps=len(batches),
         kind=SentenceTransformerTrainingArguments,
         prompts={column: network.prompts[prompts[column]] for column in columns},
-        batch_sampler=functools.partial(PlannedBatches, sizes=[len(batch) for batch in batches]),
+        batch_sampler=lambda dataset, **of_the_trainer: rows_of_batches,
     )
