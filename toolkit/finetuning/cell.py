@@ -236,8 +236,7 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result: FinetuningResult) -> None:
-    """Write a new folder: files left by a former run would be loaded together with these weights."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Write a new folder, never into that of a former run, whose files would be loaded together with these weights."""
     try:
         folder.mkdir(parents=True)
         save_tokenizer(folder, prepared.source.tokenizer)

@@ -246,12 +246,8 @@ def _judgement(path: Path, number: int, line: str) -> Judgement | None:
     if len(cells) != 3:
         raise BadRowError(place, f"expected {_COLUMNS}, got {counted(len(cells), 'field')}", _CORRECT)
     query, document, grade = cells
-    if not _is_integer(grade):
+    if not grade.strip().removeprefix("-").isdecimal():
         if number == 1:
             return None
         raise BadRowError(place, f"the grade must be an integer, found {grade!r}", _CORRECT)
     return Judgement(query, document, int(grade), place)
-
-
-def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()

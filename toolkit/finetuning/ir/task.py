@@ -175,15 +175,11 @@ class Retrieval(Task[JudgedSplits]):
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
-        settings = self.settings
-        if not settings.num_steps(len(features)):
+        settings, steps = self.settings, self.settings.num_steps(len(features))
+        if not steps:
             return
-        batches = plan_batches(
-            [row["pair"] for row in features],
-            rows=settings.batch_rows,
-            steps=settings.num_steps(len(features)),
-            seed=settings.seed,
-        )
+        pairs = [row["pair"] for row in features]
+        batches = plan_batches(pairs, rows=settings.batch_rows, steps=steps, seed=settings.seed)
         embedder = cast("SentenceTransformer", network)
         train_contrastively(embedder, batches, self.ranking_loss(embedder), settings=settings, folder=folder)
 
