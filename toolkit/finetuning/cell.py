@@ -126,8 +126,8 @@ def run_cell(
     prepared: PreparedTask,
     output: Path,
     *,
-    model_name: str | None = None,
-    keep: Keep = Keep.MODEL,
+    model_name: str,
+    keep: Keep,
     training: Path | None = None,
 ) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
@@ -135,7 +135,7 @@ def run_cell(
     A stopped cell is redone: it leaves nothing behind, and the results of an earlier one in `output` are unchanged.
 
     Args:
-        model_name: name of the model in the results; by default the source's.
+        model_name: name of the model in the results.
         keep: `SCORES` does not write `model/`.
         training: folder of trained weights shared by cells that differ only in their test data: the first one saves
             them there, the next ones load them. None: the cell trains its own.
@@ -143,52 +143,45 @@ def run_cell(
     Raises:
         NonFiniteError: the training diverged.
     """
-    with cpu_threads(prepared.task.settings.threads), _unfinished(output, prepared.source) as unfinished:
-        name = model_name or prepared.source.model
-        return _run(prepared, output, unfinished, model_name=name, keep=keep, training=training)
-
-
-def _run(
-    prepared: PreparedTask, output: Path, unfinished: Path, *, model_name: str, keep: Keep, training: Path | None
-) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
-    set_seed(task.settings.seed)
-    network = task.network(data, source)
-    rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
-    inputs = features.get(Split.TRAIN, ())
-    if training is None:
-        task.fit(network, inputs, source, folder=unfinished / "training")
-    else:
-        fit_once(task, network, inputs, source, folder=training)
-    predictions = answer(task, data, features, network, source)
-    scores = task.score(data, predictions)
-    _check_scores(task, scores)
-    result = FinetuningResult(
-        task=task.name,
-        model=model_name,
-        dataset=prepared.dataset,
-        protocol=task.settings.protocol,
-        initialization=source.initialization,
-        seed=task.settings.seed,
-        learning_rate=rate,
-        steps=task.settings.num_steps(len(inputs)),
-        metric=task.metric,
-        validation=scores.get(Split.VALIDATION),
-        test=scores.get(Split.TEST, {}),
-        majority=task.baseline(data),
-        made_by=made_by(torch.get_num_threads(), task.dtype),
-        **task.result_fields(data, source),
-    )
-    if keep is Keep.MODEL:
-        _save_model(prepared, network, unfinished / _MODEL, result)
-    # As long as there is a result.json, everything beside it is from the same run.
-    (output / RESULT_FILE).unlink(missing_ok=True)
-    shutil.rmtree(output / _MODEL, ignore_errors=True)
-    if keep is Keep.MODEL:
-        (unfinished / _MODEL).rename(output / _MODEL)
-    write_predictions(task, predictions[Split.TEST], output)
-    atomic_write(output / RESULT_FILE, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
-    return result
+    with cpu_threads(task.settings.threads), _unfinished(output, source) as unfinished:
+        set_seed(task.settings.seed)
+        network = task.network(data, source)
+        rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+        inputs = features.get(Split.TRAIN, ())
+        if training is None:
+            task.fit(network, inputs, source, folder=unfinished / "training")
+        else:
+            fit_once(task, network, inputs, source, folder=training)
+        predictions = answer(task, data, features, network, source)
+        scores = task.score(data, predictions)
+        _check_scores(task, scores)
+        result = FinetuningResult(
+            task=task.name,
+            model=model_name,
+            dataset=prepared.dataset,
+            protocol=task.settings.protocol,
+            initialization=source.initialization,
+            seed=task.settings.seed,
+            learning_rate=rate,
+            steps=task.settings.num_steps(len(inputs)),
+            metric=task.metric,
+            validation=scores.get(Split.VALIDATION),
+            test=scores.get(Split.TEST, {}),
+            majority=task.baseline(data),
+            made_by=made_by(torch.get_num_threads(), task.dtype),
+            **task.result_fields(data, source),
+        )
+        if keep is Keep.MODEL:
+            _save_model(prepared, network, unfinished / _MODEL, result)
+        # As long as there is a result.json, everything beside it is from the same run.
+        (output / RESULT_FILE).unlink(missing_ok=True)
+        shutil.rmtree(output / _MODEL, ignore_errors=True)
+        if keep is Keep.MODEL:
+            (unfinished / _MODEL).rename(output / _MODEL)
+        write_predictions(task, predictions[Split.TEST], output)
+        atomic_write(output / RESULT_FILE, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
+        return result
 
 
 def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) -> None:
