@@ -96,15 +96,9 @@ class PreparedTask:
 
     task: Task[Any]
     source: EncoderSource
-    files: Mapping[Split, DataFile]
+    dataset: str
     data: Any
     features: Mapping[Split, Features]
-    dataset_name: str | None = None
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set; if unnamed, the family's name for its files."""
-        return self.task.dataset(self.files) if self.dataset_name is None else self.dataset_name
 
 
 def prepare(
@@ -116,10 +110,11 @@ def prepare(
     dataset_name: str | None = None,
 ) -> PreparedTask:
     """Tokenize the result of `task.read(files)` for an encoder; `dataset_name` replaces the files' own in results."""
+    name = task.dataset(files) if dataset_name is None else dataset_name
     source = task.framed(source)
     if isinstance(data, CheckedData):
         data.bad.show()
-    return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
+    return PreparedTask(task, source, name, data, task.encode(data, source))
 
 
 def run_cell(

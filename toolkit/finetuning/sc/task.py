@@ -195,7 +195,7 @@ class SequenceClassification(Task[LabelledTexts]):
             else:
                 second = [example.text_pair for example in examples if example.text_pair is not None]
                 rows, num_cut = encode_texts(source, [example.text for example in examples], second or None)
-            check_not_empty(rows, str(path), [example.row for example in examples])
+            check_not_empty(rows, str(path), numbers=[example.row for example in examples])
             if num_cut:
                 console().print(
                     f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
