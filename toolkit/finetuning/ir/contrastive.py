@@ -48,10 +48,9 @@ def training_pairs(judged: Judgements, texts: Mapping[str, str]) -> list[Trainin
     for query, grades in judged.grades.items():
         known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
         relevant = [text for text, grade in known if grade > 0]
-        others = [text for text, grade in known if grade <= 0]
         question = judged.collection.queries[query]
         wanted = frozenset([question, *relevant])
-        told_apart = tuple(text for text in others if text and text not in wanted)
+        told_apart = tuple(text for text, grade in known if grade <= 0 and text and text not in wanted)
         num_empty += relevant.count("")
         pairs.extend(TrainingPair(question, text, wanted, told_apart) for text in relevant if text)
     if num_empty:

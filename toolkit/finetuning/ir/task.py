@@ -197,14 +197,10 @@ class Retrieval(Task[JudgedSplits]):
         """Cross-entropy of the relevant document among all of a batch; `fit` uses sentence-transformers' own."""
         return nn.functional.cross_entropy(logits, labels)
 
-    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """Indices of the best documents for each query, among those searched."""
-        return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
-
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """Rankings of all splits; searches of the same documents encode them only once."""
+        """Indices of the best documents for each query; searches of the same documents encode them only once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
         searches = {(split, number): row for split, inputs in features.items() for number, row in enumerate(inputs)}
         found: dict[tuple[Split, int], Outputs] = {}
