@@ -122,7 +122,7 @@ def test_trained_weights_are_taken_for_the_same_start_and_inputs_alone(tmp_path,
         task = SequenceClassification(SETTINGS.model_copy(update={"seed": seed}))
         files = {Split.TRAIN: train, Split.TEST: test}
         prepared = prepare(task, files, task.read(files), open_source(str(model)))
-        run_cell(prepared, tmp_path / name, keep=Keep.SCORES, **shared)
+        run_cell(prepared, tmp_path / name, model_name="model", keep=Keep.SCORES, **shared)
         return [(tmp_path / name / file).read_bytes() for file in ("result.json", "predictions.jsonl")]
 
     for cell, num_trained in (({}, 1), ({"test": other}, 1), ({"train": other}, 2), ({"train": other, "seed": 1}, 3)):

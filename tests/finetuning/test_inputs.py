@@ -106,4 +106,4 @@ def test_a_text_without_a_token_is_refused():
     bare.eos_token = None
     rows, _ = encode_texts(source_of(bare), ["w1", " "])
     with pytest.raises(UserError, match=r"test\.tsv, row 2: the text is empty"):
-        check_not_empty(rows, "test.tsv")
+        check_not_empty(rows, "test.tsv", numbers=[1, 2])

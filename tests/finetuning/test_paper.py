@@ -61,7 +61,7 @@ def test_a_pair_is_one_string_of_labelled_lines_that_ends_in_eos(tmp_path, sourc
 
 @pytest.mark.parametrize("labels", [None, ("A label", "Of the settings")])
 def test_a_pair_keeps_the_labels_of_the_training_whatever_its_columns_are_called(tmp_path, labels):
-    rows = [("w1 w2", "w3", "a"), ("w4", "w5", "b")] * 2
+    rows = [("w1 w2", "w3", "a"), ("w4", "w5", "b"), ("w1 " * 99, "w3", "a"), ("w4", "w5", "b")]
     train = write(tmp_path / "train.tsv", [("the_first_part", "the_second", "label"), *rows])
     other = write(tmp_path / "other.tsv", [("one", "two", "label"), *rows])
     paper = task(text_columns=("the_first_part", "the_second"), pair_labels=labels, steps=1)
@@ -74,8 +74,10 @@ def test_a_pair_keeps_the_labels_of_the_training_whatever_its_columns_are_called
     classify, seen = load_classifier(folder), []
     network = classify.network
     classify.network = lambda **batch: (seen.extend(batch["input_ids"].tolist()), network(**batch))[1]
-    classify([row[0] for row in rows[:1]], [row[1] for row in rows[:1]])
-    assert seen == [trained_on[0]["input_ids"]]
+    for row in rows:
+        classify(*row[:2])
+    # The third one is cut off before its end-of-text token.
+    assert seen == [row["input_ids"] for row in trained_on]
 
 
 @pytest.mark.parametrize(

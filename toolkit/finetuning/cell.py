@@ -96,15 +96,9 @@ class PreparedTask:
 
     task: Task[Any]
     source: EncoderSource
-    files: Mapping[Split, DataFile]
+    dataset: str
     data: Any
     features: Mapping[Split, Features]
-    dataset_name: str | None = None
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set; if unnamed, the family's name for its files."""
-        return self.task.dataset(self.files) if self.dataset_name is None else self.dataset_name
 
 
 def prepare(
@@ -116,18 +110,19 @@ def prepare(
     dataset_name: str | None = None,
 ) -> PreparedTask:
     """Tokenize the result of `task.read(files)` for an encoder; `dataset_name` replaces the files' own in results."""
+    name = task.dataset(files) if dataset_name is None else dataset_name
     source = task.framed(source)
     if isinstance(data, CheckedData):
         data.bad.show()
-    return PreparedTask(task, source, files, data, task.encode(data, source), dataset_name)
+    return PreparedTask(task, source, name, data, task.encode(data, source))
 
 
 def run_cell(
     prepared: PreparedTask,
     output: Path,
     *,
-    model_name: str | None = None,
-    keep: Keep = Keep.MODEL,
+    model_name: str,
+    keep: Keep,
     training: Path | None = None,
 ) -> FinetuningResult:
     """Fine-tune, evaluate and write `model/`, `predictions.jsonl` and, last, `result.json`.
@@ -135,7 +130,7 @@ def run_cell(
     A stopped cell is redone: it leaves nothing behind, and the results of an earlier one in `output` are unchanged.
 
     Args:
-        model_name: name of the model in the results; by default the source's.
+        model_name: name of the model in the results.
         keep: `SCORES` does not write `model/`.
         training: folder of trained weights shared by cells that differ only in their test data: the first one saves
             them there, the next ones load them. None: the cell trains its own.
@@ -143,52 +138,45 @@ def run_cell(
     Raises:
         NonFiniteError: the training diverged.
     """
-    with cpu_threads(prepared.task.settings.threads), _unfinished(output, prepared.source) as unfinished:
-        name = model_name or prepared.source.model
-        return _run(prepared, output, unfinished, model_name=name, keep=keep, training=training)
-
-
-def _run(
-    prepared: PreparedTask, output: Path, unfinished: Path, *, model_name: str, keep: Keep, training: Path | None
-) -> FinetuningResult:
     task, data, source, features = prepared.task, prepared.data, prepared.source, prepared.features
-    set_seed(task.settings.seed)
-    network = task.network(data, source)
-    rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
-    inputs = features.get(Split.TRAIN, ())
-    if training is None:
-        task.fit(network, inputs, source, folder=unfinished / "training")
-    else:
-        fit_once(task, network, inputs, source, folder=training)
-    predictions = answer(task, data, features, network, source)
-    scores = task.score(data, predictions)
-    _check_scores(task, scores)
-    result = FinetuningResult(
-        task=task.name,
-        model=model_name,
-        dataset=prepared.dataset,
-        protocol=task.settings.protocol,
-        initialization=source.initialization,
-        seed=task.settings.seed,
-        learning_rate=rate,
-        steps=task.settings.num_steps(len(inputs)),
-        metric=task.metric,
-        validation=scores.get(Split.VALIDATION),
-        test=scores.get(Split.TEST, {}),
-        majority=task.baseline(data),
-        made_by=made_by(torch.get_num_threads(), task.dtype),
-        **task.result_fields(data, source),
-    )
-    if keep is Keep.MODEL:
-        _save_model(prepared, network, unfinished / _MODEL, result)
-    # As long as there is a result.json, everything beside it is from the same run.
-    (output / RESULT_FILE).unlink(missing_ok=True)
-    shutil.rmtree(output / _MODEL, ignore_errors=True)
-    if keep is Keep.MODEL:
-        (unfinished / _MODEL).rename(output / _MODEL)
-    write_predictions(task, predictions[Split.TEST], output)
-    atomic_write(output / RESULT_FILE, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
-    return result
+    with cpu_threads(task.settings.threads), _unfinished(output, source) as unfinished:
+        set_seed(task.settings.seed)
+        network = task.network(data, source)
+        rate = task.settings.peak_rate(sum(parameter.numel() for parameter in network.parameters()))
+        inputs = features.get(Split.TRAIN, ())
+        if training is None:
+            task.fit(network, inputs, source, folder=unfinished / "training")
+        else:
+            fit_once(task, network, inputs, source, folder=training)
+        predictions = answer(task, data, features, network, source)
+        scores = task.score(data, predictions)
+        _check_scores(task, scores)
+        result = FinetuningResult(
+            task=task.name,
+            model=model_name,
+            dataset=prepared.dataset,
+            protocol=task.settings.protocol,
+            initialization=source.initialization,
+            seed=task.settings.seed,
+            learning_rate=rate,
+            steps=task.settings.num_steps(len(inputs)),
+            metric=task.metric,
+            validation=scores.get(Split.VALIDATION),
+            test=scores.get(Split.TEST, {}),
+            majority=task.baseline(data),
+            made_by=made_by(torch.get_num_threads(), task.dtype),
+            **task.result_fields(data, source),
+        )
+        if keep is Keep.MODEL:
+            _save_model(prepared, network, unfinished / _MODEL, result)
+        # As long as there is a result.json, everything beside it is from the same run.
+        (output / RESULT_FILE).unlink(missing_ok=True)
+        shutil.rmtree(output / _MODEL, ignore_errors=True)
+        if keep is Keep.MODEL:
+            (unfinished / _MODEL).rename(output / _MODEL)
+        write_predictions(task, predictions[Split.TEST], output)
+        atomic_write(output / RESULT_FILE, result.model_dump_json(indent=2, exclude_unset=True) + "\n")
+        return result
 
 
 def _check_scores(task: Task[Any], scores: Mapping[Split, Mapping[str, float]]) -> None:
@@ -236,8 +224,7 @@ def _check_replaceable(folder: Path, source: EncoderSource) -> None:
 
 
 def _save_model(prepared: PreparedTask, network: nn.Module, folder: Path, result: FinetuningResult) -> None:
-    """Write a new folder: files left by a former run would be loaded together with these weights."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Write a new folder, never into that of a former run, whose files would be loaded together with these weights."""
     try:
         folder.mkdir(parents=True)
         save_tokenizer(folder, prepared.source.tokenizer)

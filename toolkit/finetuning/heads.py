@@ -43,8 +43,6 @@ from toolkit.model_folder import read_json, wrapper_prefix
 _HEAD_FILE, LABELS_FILE = "head.safetensors", "labels.json"
 _TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
 """Layers that stock classes put on an encoder for a task. ModernBERT's `head` is none: it is pretrained."""
-_TASK_LAYERS = ("dense", "classifier", "score", "qa_outputs")
-"""Layers that stock classes put on an encoder for a task. ModernBERT's `head` is none: it is pretrained."""
 _ROWS = 32
 
 
@@ -222,8 +220,10 @@ class TextClassifier:
         self._answer = kinds[problem_type].restored(self.labels).answer
         notes = read_json(folder / TASK_FILE)
         settings = notes.get("settings", {})
+        is_paper = settings.get("protocol") == "paper"
+        self._longest = self.tokenizer.model_max_length if is_paper else None
         self._pair_labels: Sequence[str] | None = None
-        if settings.get("protocol") == "paper" and len(notes["columns"]) == 2:
+        if is_paper and len(notes["columns"]) == 2:
             self._pair_labels = settings["pair_labels"] or labels_of_pair(notes["columns"])
 
     @torch.no_grad()
@@ -235,8 +235,11 @@ class TextClassifier:
         answers: list[Any] = []
         for start in range(0, len(given[0]), _ROWS):
             rows = [list(column[start : start + _ROWS]) for column in given]
-            batch = self.tokenizer(*rows, padding=True, truncation=True, return_tensors="pt")
-            answers += map(self._answer, self.network(**batch).logits.numpy())
+            # As in training, a text of the paper's protocol that is too long loses its end-of-text token.
+            is_cut = self._longest is None
+            batch = self.tokenizer(*rows, padding=True, truncation=is_cut, return_tensors="pt", verbose=False)
+            inputs = {name: tensor[:, : self._longest] for name, tensor in batch.items()}
+            answers += map(self._answer, self.network(**inputs).logits.numpy())
         return answers
 
 

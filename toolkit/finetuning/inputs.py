@@ -133,12 +133,9 @@ def paper_length(source: EncoderSource) -> int:
     return max(1, round(source.max_length * 0.99))
 
 
-def check_not_empty(rows: Sequence[Encoded], place: str, numbers: Sequence[int] | None = None) -> None:
-    """Refuse an input without tokens: there is nothing to pool.
-
-    The message names its row in `place`, taken from `numbers` if the inputs are only some of the rows.
-    """
-    for number, row in zip(numbers or range(1, len(rows) + 1), rows, strict=True):
+def check_not_empty(rows: Sequence[Encoded], place: str, *, numbers: Sequence[int]) -> None:
+    """Refuse an input without tokens: there is nothing to pool. `numbers` are those of the rows in `place`."""
+    for number, row in zip(numbers, rows, strict=True):
         if not row["input_ids"]:
             raise UserError(
                 f"{place}, row {number}: the text is empty, and this tokenizer adds no special tokens. Remove the row."

@@ -39,7 +39,7 @@ Prediction = dict[str, Any]
 """A row of predictions.jsonl, plus whatever else `score` needs (see `Task.row`)."""
 Outputs = Sequence[npt.NDArray[Any]]
 """Outputs of a network for each input: fp32 logits (classes,), or (tokens, classes) without padding. A family that
-overrides `answer` may return something else, such as rankings."""
+overrides `answer` or `answer_splits` may return something else, such as rankings."""
 
 
 class Task(ABC, Generic[DataT]):

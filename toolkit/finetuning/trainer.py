@@ -121,22 +121,18 @@ def run_trainer(
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     with progress("fine-tuning", total=steps, unit="steps") as bar:
-        _run(make(model=network, args=arguments, callbacks=[_StepEnds(bar)]))
+        trainer = make(model=network, args=arguments, callbacks=[_StepEnds(bar)])
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    # The Trainer leaves autocast around the forward: outputs would differ from those of the saved folder.
+    # `unwrap_model` would also remove the class's own decorators.
+    for name in ("forward", "_original_forward"):
+        vars(trainer.model).pop(name, None)
     if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
         raise NonFiniteError(
             f"the weights have diverged: they are no longer finite after {steps} steps at learning rate {rate:g}. "
             "Try a smaller one."
         )
-
-
-def _run(trainer: Trainer) -> None:
-    """Train, and restore the network's fp32 forward."""
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    # The Trainer leaves autocast around the forward: outputs would differ from those of the saved folder.
-    # `unwrap_model` would also remove the class's own decorators.
-    for name in ("forward", "_original_forward"):
-        vars(trainer.model).pop(name, None)
 
 
 class LengthGroupedSampler(Sampler[int]):

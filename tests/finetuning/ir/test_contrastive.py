@@ -1,6 +1,13 @@
 from collections import Counter
 
-from toolkit.finetuning.ir.contrastive import PlannedBatches, TrainingPair, plan_batches
+import torch
+
+from tests.support.hf_encoders import save_encoder
+from toolkit.finetuning import open_source
+from toolkit.finetuning.inputs import framed_source
+from toolkit.finetuning.ir.contrastive import TrainingPair, TrainingRow, plan_batches, train_contrastively
+from toolkit.finetuning.ir.embedding import new_embedder
+from toolkit.finetuning.ir.task import RetrievalSettings
 
 
 def pairs_of(relevant, negatives=None):
@@ -59,7 +66,16 @@ def test_pairs_that_never_fit_together_make_small_batches():
     assert {len(batch) for batch in plan_batches(pairs, rows=4, steps=5, seed=0)} == {1}
 
 
-def test_batches_are_cut_in_order():
-    sampler = PlannedBatches(None, sizes=[2, 1, 3])
-    assert list(sampler) == [[0, 1], [2], [3, 4, 5]]
-    assert len(sampler) == 3
+def test_a_batch_is_trained_as_planned(tmp_path):
+    source = framed_source(open_source(str(save_encoder("eurobert", tmp_path / "model"))), protocol="standard")
+    embedder, seen = new_embedder(source, prompts={"query": "", "document": ""}), []
+
+    class Loss(torch.nn.Module):
+        def forward(self, features, labels):
+            seen.append([embedder.tokenizer.decode(ids, skip_special_tokens=True) for ids in features[0]["input_ids"]])
+            return embedder(features[0])["sentence_embedding"].sum()
+
+    plan = [["w3", "w1"], ["w2"], ["w6", "w4", "w5"], ["w1", "w2", "w3"]]
+    batches = [[TrainingRow(text, "w7", None) for text in batch] for batch in plan]
+    train_contrastively(embedder, batches, Loss(), settings=RetrievalSettings(), folder=tmp_path / "training")
+    assert seen == plan

@@ -11,7 +11,7 @@ from toolkit.core.errors import UserError
 from toolkit.experiments.finetune import finetune
 from toolkit.finetuning import Split
 from toolkit.finetuning.bad_rows import BadRows
-from toolkit.finetuning.ir.contrastive import Negatives, plan_batches, training_pairs
+from toolkit.finetuning.ir.contrastive import plan_batches, training_pairs
 from toolkit.finetuning.ir.reading import read_pairs
 from toolkit.finetuning.ir.task import Retrieval, RetrievalSettings
 
@@ -42,7 +42,7 @@ def write(path, rows=ROWS):
 
 def pairs_of(path, **more):
     judged = read_pairs(path, BadRows(), **more)
-    return training_pairs(judged, {text: text for text in judged.collection.documents}, negatives=Negatives.JUDGED)
+    return training_pairs(judged, {text: text for text in judged.collection.documents})
 
 
 @pytest.mark.parametrize("ending", ["parquet", "jsonl", "tsv", "csv"])

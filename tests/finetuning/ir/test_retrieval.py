@@ -206,7 +206,8 @@ def test_documents_that_two_splits_search_are_encoded_once(tmp_path, monkeypatch
     together = task.answer_splits(network, features, source)
     assert encoded == ([130] if has_same_documents else [12, 130])
     for split, inputs in features.items():
-        np.testing.assert_array_equal(task.answer(network, inputs, source), together[split])
+        alone = task.answer_splits(network, {split: inputs}, source)
+        np.testing.assert_array_equal(alone[split], together[split])
 
 
 def test_judgements_are_named_from_inside_their_folder(tmp_path, monkeypatch):

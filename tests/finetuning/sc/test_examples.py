@@ -2,9 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.text import write_lines
 from toolkit.core.errors import UserError
+from toolkit.finetuning import Split
 from toolkit.finetuning.bad_rows import BadRows
-from toolkit.finetuning.sc.examples import Example, LabelSet, read_class, text_columns_of, to_examples
+from toolkit.finetuning.sc.examples import Example, LabelSet, read_class, to_examples
+from toolkit.finetuning.sc.task import SequenceClassification, SequenceClassificationSettings
 from toolkit.tables import TableFile
 
 
@@ -37,9 +40,11 @@ def test_order_of_rows_does_not_change_class_numbers():
     assert LabelSet(["no", "yes"]).labels == LabelSet(["yes", "no", "yes"]).labels == ("no", "yes")
 
 
-def test_a_pair_is_recognised_by_its_column():
-    assert text_columns_of(table_of({"text": "a", "text_pair": "b", "label": 0})) == ("text", "text_pair")
-    assert text_columns_of(table_of({"text": "a", "label": 0})) == ("text",)
+@pytest.mark.parametrize("columns", [("text", "text_pair"), ("text",)])
+def test_a_pair_is_recognised_by_its_column(tmp_path, columns):
+    path = write_lines(tmp_path / "rows.jsonl", [{**dict.fromkeys(columns, "a"), "label": label} for label in (0, 1)])
+    task = SequenceClassification(SequenceClassificationSettings())
+    assert task.read({Split.TRAIN: path, Split.TEST: path}).columns == columns
 
 
 def test_named_columns_are_read_in_the_order_given():

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.hf_encoders import save_encoder
 from toolkit.finetuning import Split, get_task, open_source, prepare
-from toolkit.finetuning.sc.task import paper_texts
+from toolkit.finetuning.sc.examples import paper_text
 
 SETS = Path(__file__).resolve().parents[4] / "shared" / "data" / "eval" / "sc"
 
@@ -45,6 +45,7 @@ def test_a_published_set_is_read_whole(tmp_path, protocol, train, test, options,
     prepared = prepare(task, files, replace(data, examples=small), source)
     assert all(len(rows) == 4 for rows in prepared.features.values())
     if protocol == "paper" and first:
-        assert paper_texts(data.examples[Split.TEST][:1], task.pair_labels(data))[0].startswith(first)
+        example = data.examples[Split.TEST][0]
+        assert paper_text(example.text, example.text_pair, task.pair_labels(data)).startswith(first)
     if protocol == "paper":
         assert len(data.examples[Split.VALIDATION]) == sizes[0] - int(sizes[0] * 0.95)

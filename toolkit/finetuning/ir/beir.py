@@ -126,15 +126,12 @@ def collection_files(judgements: Path) -> list[Path]:
 def read_collection(judgements: Path, bad: BadRows) -> Collection:
     """Read the collection above the `qrels/` folder of a judgements file."""
     root = collection_folder(judgements)
-    files = {name: _find(root, name) for name in (_CORPUS, _QUERIES)}
-    for name, file in files.items():
-        if file is None:
+    for name in (_CORPUS, _QUERIES):
+        if _find(root, name) is None:
             raise UserError(
                 f"{root / name}: no such file, nor {name}.gz. A BEIR folder needs {_CORPUS} and {_QUERIES}."
             )
-    corpus, queries = files[_CORPUS], files[_QUERIES]
-    assert corpus is not None
-    assert queries is not None
+    corpus, queries = collection_files(judgements)
     return Collection(corpus, queries, _read_by_id(corpus, _document, bad), _read_by_id(queries, _query, bad))
 
 
@@ -246,12 +243,8 @@ def _judgement(path: Path, number: int, line: str) -> Judgement | None:
     if len(cells) != 3:
         raise BadRowError(place, f"expected {_COLUMNS}, got {counted(len(cells), 'field')}", _CORRECT)
     query, document, grade = cells
-    if not _is_integer(grade):
+    if not grade.strip().removeprefix("-").isdecimal():
         if number == 1:
             return None
         raise BadRowError(place, f"the grade must be an integer, found {grade!r}", _CORRECT)
     return Judgement(query, document, int(grade), place)
-
-
-def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()

@@ -2,13 +2,12 @@
 
 import functools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import BatchSampler
 
 from toolkit.core.console import console
 from toolkit.core.errors import UserError
@@ -38,16 +37,7 @@ class TrainingPair(NamedTuple):
     negatives: tuple[str, ...]
 
 
-class Negatives(Enum):
-    """Negatives of a query in training."""
-
-    JUDGED = auto()
-    """The other documents of its batch, and one judged not relevant."""
-    IN_BATCH = auto()
-    """The other documents of its batch."""
-
-
-def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: Negatives) -> list[TrainingPair]:
+def training_pairs(judged: Judgements, texts: Mapping[str, str]) -> list[TrainingPair]:
     """A pair for each query and relevant document, with `texts` of documents by id; empty documents are left out.
 
     Raises:
@@ -58,10 +48,9 @@ def training_pairs(judged: Judgements, texts: Mapping[str, str], *, negatives: N
     for query, grades in judged.grades.items():
         known = [(texts[document], grade) for document, grade in grades.items() if document in texts]
         relevant = [text for text, grade in known if grade > 0]
-        others = [text for text, grade in known if grade <= 0 and negatives is Negatives.JUDGED]
         question = judged.collection.queries[query]
         wanted = frozenset([question, *relevant])
-        told_apart = tuple(text for text in others if text and text not in wanted)
+        told_apart = tuple(text for text, grade in known if grade <= 0 and text and text not in wanted)
         num_empty += relevant.count("")
         pairs.extend(TrainingPair(question, text, wanted, told_apart) for text in relevant if text)
     if num_empty:
@@ -139,25 +128,6 @@ def _negative(pair: TrainingPair, pool: Sequence[str], draw: np.random.Generator
     return chosen
 
 
-class PlannedBatches(BatchSampler):
-    """Batches of the given sizes, cut from a data set in row order."""
-
-    def __init__(self, dataset: Any, *, sizes: Sequence[int], **of_the_trainer: object) -> None:
-        self._sizes = sizes
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        start = 0
-        for size in self._sizes:
-            yield list(range(start, start + size))
-            start += size
-
-    def set_epoch(self, epoch: int) -> None:
-        """Do nothing when the trainer calls this: the plan spans the whole run."""
-
-
 def train_contrastively(
     network: "SentenceTransformer",
     batches: Sequence[Sequence[TrainingRow]],
@@ -179,6 +149,8 @@ def train_contrastively(
     columns = dict(zip(prompts, zip(*examples, strict=True), strict=True))
     if columns["negative"][0] is None:
         del columns["negative"]
+    numbers = iter(range(len(examples)))
+    rows_of_batches = [list(islice(numbers, len(batch))) for batch in batches]
     run_trainer(
         functools.partial(
             _TrainerWithoutCard,
@@ -191,5 +163,5 @@ def train_contrastively(
         steps=len(batches),
         kind=SentenceTransformerTrainingArguments,
         prompts={column: network.prompts[prompts[column]] for column in columns},
-        batch_sampler=functools.partial(PlannedBatches, sizes=[len(batch) for batch in batches]),
+        batch_sampler=lambda dataset, **of_the_trainer: rows_of_batches,
     )

@@ -14,7 +14,7 @@ from toolkit.finetuning.bad_rows import BadRows, CheckedData
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.ir import beir
 from toolkit.finetuning.ir.beir import Judgements
-from toolkit.finetuning.ir.contrastive import Negatives, plan_batches, train_contrastively, training_pairs
+from toolkit.finetuning.ir.contrastive import plan_batches, train_contrastively, training_pairs
 from toolkit.finetuning.ir.embedding import modules_of, new_embedder, save_encoder, search, with_modules
 from toolkit.finetuning.ir.ranking_metrics import Rankings, paper_ndcg, ranking_scores
 from toolkit.finetuning.ir.reading import read_splits
@@ -141,8 +141,11 @@ class Retrieval(Task[JudgedSplits]):
         for split, judged in data.judgements.items():
             texts = {one: document.joined(separator) for one, document in judged.collection.documents.items()}
             if split is Split.TRAIN:
-                kinds = Negatives.IN_BATCH if self.is_paper else Negatives.JUDGED
-                features[split] = [{"pair": pair} for pair in training_pairs(judged, texts, negatives=kinds)]
+                pairs = training_pairs(judged, texts)
+                if self.is_paper:
+                    # Its negatives are the other documents of a batch.
+                    pairs = [pair._replace(negatives=()) for pair in pairs]
+                features[split] = [{"pair": pair} for pair in pairs]
             else:
                 collection, searched = judged.collection, judged.collection.by_set(data.searched[split])
                 features[split] = [
@@ -172,15 +175,11 @@ class Retrieval(Task[JudgedSplits]):
 
     def fit(self, network: nn.Module, features: Features, source: EncoderSource, *, folder: Path) -> None:
         """Train with sentence-transformers' trainer and its loss of in-batch negatives."""
-        settings = self.settings
-        if not settings.num_steps(len(features)):
+        settings, steps = self.settings, self.settings.num_steps(len(features))
+        if not steps:
             return
-        batches = plan_batches(
-            [row["pair"] for row in features],
-            rows=settings.batch_rows,
-            steps=settings.num_steps(len(features)),
-            seed=settings.seed,
-        )
+        pairs = [row["pair"] for row in features]
+        batches = plan_batches(pairs, rows=settings.batch_rows, steps=steps, seed=settings.seed)
         embedder = cast("SentenceTransformer", network)
         train_contrastively(embedder, batches, self.ranking_loss(embedder), settings=settings, folder=folder)
 
@@ -198,14 +197,10 @@ class Retrieval(Task[JudgedSplits]):
         """Cross-entropy of the relevant document among all of a batch; `fit` uses sentence-transformers' own."""
         return nn.functional.cross_entropy(logits, labels)
 
-    def answer(self, network: nn.Module, features: Features, source: EncoderSource) -> Outputs:
-        """Indices of the best documents for each query, among those searched."""
-        return self.answer_splits(network, {Split.TEST: features}, source)[Split.TEST]
-
     def answer_splits(
         self, network: nn.Module, features: Mapping[Split, Features], source: EncoderSource
     ) -> Mapping[Split, Outputs]:
-        """Rankings of all splits; searches of the same documents encode them only once."""
+        """Indices of the best documents for each query; searches of the same documents encode them only once."""
         embedder, rows = cast("SentenceTransformer", network), self.settings.batch_rows
         searches = {(split, number): row for split, inputs in features.items() for number, row in enumerate(inputs)}
         found: dict[tuple[Split, int], Outputs] = {}

@@ -46,19 +46,15 @@ class HubRows:
 
     def read(self, files: Sequence[Path], *columns: str) -> Iterator[HubRow]:
         """Yield the rows of local files, which must have these columns."""
-        number = 0
-        for file in files:
-            for row in _rows(file):
-                missing = [] if number else [name for name in columns if name not in row]
-                if missing:
-                    raise UserError(
-                        f"{self}: no column {' or '.join(map(repr, missing))}; found: "
-                        f"{', '.join(map(repr, row)) or 'none'}. {OWN_FILES}"
-                    )
-                number += 1
-                yield row
-        if number == 0:
+        rows = (row for file in files for row in _rows(file))
+        first = next(rows, None)
+        if first is None:
             raise UserError(f"{self} has no rows. {OWN_FILES}")
+        if missing := [name for name in columns if name not in first]:
+            found = ", ".join(map(repr, first)) or "none"
+            raise UserError(f"{self}: no column {' or '.join(map(repr, missing))}; found: {found}. {OWN_FILES}")
+        yield first
+        yield from rows
 
 
 def _rows(file: Path) -> Iterator[HubRow]:

@@ -22,7 +22,7 @@ from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import check_tells_offsets, input_row, paper_length
 from toolkit.finetuning.qa import squad_metrics
 from toolkit.finetuning.qa.squad import Question
-from toolkit.finetuning.qa.windows import Window
+from toolkit.finetuning.qa.windows import AT_ONCE, Window, context_offsets
 from toolkit.finetuning.settings import Split
 from toolkit.finetuning.task import Outputs
 from toolkit.finetuning.trainer import Features
@@ -124,16 +124,13 @@ def answer_text(span: BestSpan, threshold: float | None) -> str:
     return "" if threshold is not None and span.null_score - span.score > threshold else span.text
 
 
-_AT_ONCE = 1000
-
-
 def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple[Features, int]:
     """Inputs of questions, with a class for each token, and how many were truncated."""
     check_tells_offsets(source)
     features: list[dict[str, Any]] = []
     num_cut = 0
-    for start in range(0, len(questions), _AT_ONCE):
-        some = questions[start : start + _AT_ONCE]
+    for start in range(0, len(questions), AT_ONCE):
+        some = questions[start : start + AT_ONCE]
         encoded = source.tokenizer(
             [f"Question: {question.question.strip()}\nContext: " for question in some],
             [question.context.strip() + (source.tokenizer.eos_token or "") for question in some],
@@ -144,11 +141,8 @@ def tagged_inputs(questions: Sequence[Question], source: EncoderSource) -> tuple
         longest = paper_length(source)
         for row, question in enumerate(some):
             columns = input_row(encoded, row, source, longest=longest)
-            texts = encoded.sequence_ids(row)[:longest]
-            offsets = np.full((len(texts), 2), -1, np.int32)
-            of_context = np.array([text == 1 for text in texts])
-            offsets[of_context] = np.array(encoded["offset_mapping"][row][:longest], np.int32)[of_context]
-            labels = np.zeros(len(texts), np.int64)
+            offsets = context_offsets(encoded, row, longest=longest)
+            labels = np.zeros(len(offsets), np.int64)
             labels[answer_positions(offsets, question)] = 1
             features.append({**columns, "labels": labels.tolist(), "offsets": offsets})
             num_cut += len(encoded["input_ids"][row]) > longest

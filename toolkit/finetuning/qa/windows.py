@@ -11,7 +11,8 @@ from transformers import BatchEncoding
 from toolkit.finetuning.encoder_source import EncoderSource
 from toolkit.finetuning.inputs import Encoded, check_room, check_tells_offsets, input_row
 
-_AT_ONCE = 1000
+AT_ONCE = 1000
+"""Questions that are tokenized together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class WindowBuilder:
         """The windows of each pair, in order; also returns how many questions were truncated."""
         windows: list[list[Window]] = []
         num_cut = 0
-        for start in range(0, len(questions), _AT_ONCE):
-            shortened, lengths, cut = self._shorten(questions[start : start + _AT_ONCE])
-            windows.extend(self._windows(shortened, lengths, contexts[start : start + _AT_ONCE]))
+        for start in range(0, len(questions), AT_ONCE):
+            shortened, lengths, cut = self._shorten(questions[start : start + AT_ONCE])
+            windows.extend(self._windows(shortened, lengths, contexts[start : start + AT_ONCE]))
             num_cut += cut
         return windows, num_cut
 
@@ -103,13 +104,16 @@ class WindowBuilder:
 
     def _window(self, encoded: BatchEncoding, row: int) -> Window:
         inputs = input_row(encoded, row, self._source)
-        offsets = np.full((len(inputs["input_ids"]), 2), -1, np.int32)
-        of_context = np.array([text == 1 for text in encoded.sequence_ids(row)])
-        offsets[of_context] = np.array(encoded["offset_mapping"][row], np.int32)[of_context]
         # A line break that a template puts between the texts is not a special token.
         is_special = zip(encoded["special_tokens_mask"][row], inputs["input_ids"], strict=True)
         special = (place for place, (added, token) in enumerate(is_special) if added and token in self._special_ids)
-        return Window(inputs, offsets, next(special, 0), 0, 0)
+        return Window(inputs, context_offsets(encoded, row), next(special, 0), 0, 0)
+
+
+def context_offsets(encoded: BatchEncoding, row: int, *, longest: int | None = None) -> npt.NDArray[np.int32]:
+    """Characters of each token, cut to `longest`, in the second text, (S, 2); -1 for tokens outside it."""
+    of_context = np.array([[text == 1] for text in encoded.sequence_ids(row)[:longest]])
+    return np.where(of_context, np.array(encoded["offset_mapping"][row][:longest], np.int32), np.int32(-1))
 
 
 def _covering(windows: list[Window], num_characters: int) -> Iterator[Window]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from toolkit.core.errors import UserError
@@ -11,7 +10,6 @@ from toolkit.finetuning.bad_rows import BadRowError, BadRows, Labels
 from toolkit.tables import TableFile, TableRow
 
 Label = str | int | float | bool
-_TEXT, _TEXT_PAIR = "text", "text_pair"
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,6 @@ class LabelSet:
 
 def _key(label: Label) -> tuple[str, Label]:
     return type(label).__name__, label
-
-
-def text_columns_of(table: TableFile) -> tuple[str, ...]:
-    """The default text columns: a pair if the table has `text_pair`."""
-    return (_TEXT, _TEXT_PAIR) if _TEXT_PAIR in table.columns else (_TEXT,)
 
 
 def to_examples(
@@ -158,16 +151,6 @@ def read_set(value: object, place: str, *, separator: str) -> tuple[Label, ...]:
 def _bad_label(place: str, expected: str, value: object) -> BadRowError:
     row, _, column = place.rpartition(": ")
     return BadRowError(row, f"{column} must be {expected}, found {_shown(value)}")
-
-
-def label_reader(label_type: str, *, separator: str) -> Callable[[object, str], Any]:
-    """The reader of labels of a type; `separator` splits the labels of a set in one string."""
-    readers: dict[str, Callable[[object, str], Any]] = {
-        "class": read_class,
-        "number": read_number,
-        "set": partial(read_set, separator=separator),
-    }
-    return readers[label_type]
 
 
 def _shown(value: object) -> str:

@@ -152,7 +152,7 @@ class NumberLabels(LabelKind):
     """Whether -1 occurs in the training split."""
 
     def __init__(self, training: LabelledRows) -> None:
-        self._check_differ(training)
+        self.check(training)
         numbers = np.array([example.label for example in training[1]], np.float64)
         self.mean, self.deviation = float(numbers.mean()), float(numbers.std())
         self._has_sign = -1 in numbers
@@ -168,10 +168,6 @@ class NumberLabels(LabelKind):
 
     def check(self, rows: LabelledRows) -> None:
         """Refuse a split in which all numbers are equal: no correlation is defined on it."""
-        self._check_differ(rows)
-
-    @staticmethod
-    def _check_differ(rows: LabelledRows) -> None:
         file, examples = rows
         if all(example.label == examples[0].label for example in examples):
             raise UserError(

@@ -29,10 +29,11 @@ from toolkit.finetuning.inputs import check_not_empty, encode_texts, paper_input
 from toolkit.finetuning.named.published_forms import DataFile, table_of
 from toolkit.finetuning.sc.examples import (
     Example,
-    label_reader,
     labels_of_pair,
     paper_text,
-    text_columns_of,
+    read_class,
+    read_number,
+    read_set,
     to_examples,
 )
 from toolkit.finetuning.sc.labels import LABEL_TYPES, LabelKind
@@ -103,7 +104,8 @@ class SequenceClassification(Task[LabelledTexts]):
         """Read rows of tables, whose labels must fit those of the training file."""
         tables, bad = {split: table_of(file) for split, file in files.items()}, BadRows(self.settings.bad_rows)
         paths, training = {split: table.path for split, table in tables.items()}, tables.pop(Split.TRAIN)
-        columns = self.settings.text_columns or text_columns_of(training)
+        usual = ("text", "text_pair") if "text_pair" in training.columns else ("text",)
+        columns = self.settings.text_columns or usual
         to_rows = partial(to_examples, bad=bad, text_columns=columns, label_column=self.settings.label_column)
         trained = to_rows(training, read_label=self._read_label)
         labels = self._kind((training.path, trained))
@@ -126,7 +128,9 @@ class SequenceClassification(Task[LabelledTexts]):
 
     @property
     def _read_label(self) -> Callable[[object, str], Any]:
-        return label_reader(self.settings.label_type, separator=self.settings.label_separator)
+        if self.settings.label_type == "set":
+            return partial(read_set, separator=self.settings.label_separator)
+        return read_class if self.settings.label_type == "class" else read_number
 
     def _known_label(self, labels: LabelKind, training: Path) -> Callable[[object, str], Any]:
         """Reader of labels that occur in the training file; a missing label becomes None."""
@@ -185,11 +189,13 @@ class SequenceClassification(Task[LabelledTexts]):
         for split, path in data.files.items():
             examples = data.examples[split]
             if self.is_paper:
-                rows, num_cut = paper_inputs(paper_texts(examples, self.pair_labels(data)), source)
+                names = self.pair_labels(data)
+                texts = [paper_text(example.text, example.text_pair, names) for example in examples]
+                rows, num_cut = paper_inputs(texts, source)
             else:
                 second = [example.text_pair for example in examples if example.text_pair is not None]
                 rows, num_cut = encode_texts(source, [example.text for example in examples], second or None)
-            check_not_empty(rows, str(path), [example.row for example in examples])
+            check_not_empty(rows, str(path), numbers=[example.row for example in examples])
             if num_cut:
                 console().print(
                     f"{path}: {num_cut:,} of {len(rows):,} texts were truncated to {source.max_length:,} tokens."
@@ -260,8 +266,3 @@ class SequenceClassification(Task[LabelledTexts]):
             return None
         rows = [{"label": label, "prediction": constant} for label in test]
         return self.score(data, {Split.TEST: rows})[Split.TEST][self.metric]
-
-
-def paper_texts(examples: Sequence[Example], pair_labels: Sequence[str]) -> list[str]:
-    """Each text in the format of the paper's authors."""
-    return [paper_text(example.text, example.text_pair, pair_labels) for example in examples]
