@@ -40,7 +40,7 @@ class ShardSequence:
     def add(self, encoded: EncodedSpan, source: str) -> None:
         """Add the next span, up to the limits; `source` is the name of its source in corpus.json."""
         account = self.tally.sources.setdefault(source, Account())
-        first_row, num_taken = account.rows, self._num_within_limits(encoded.lengths_N)
+        num_taken = self._num_within_limits(encoded.lengths_N)
         lengths, is_held_out = encoded.lengths_N[:num_taken], encoded.is_held_out_N[:num_taken]
         ids = encoded.ids[: int(lengths.sum())]
         for corpus, is_its in ((self.kept, ~is_held_out), (self.held_out, is_held_out)):
@@ -52,10 +52,7 @@ class ShardSequence:
                 corpus.counts.unknown_tokens += int(encoded.unknown_N[:num_taken][is_its].sum())
         # Rows after the document that reaches a limit are not counted.
         end = int(encoded.rows_N[num_taken - 1]) if self.is_full else encoded.num_rows
-        for number, row in encoded.skipped:
-            if number < end:
-                account.skip(row, first_row + number + 1)
-        account.documents += num_taken
+        account.add(num_taken, [(number, row) for number, row in encoded.skipped if number < end])
         account.text_bytes += int(encoded.text_bytes_N[:num_taken].sum())
 
     def end(self) -> None:
