@@ -130,7 +130,7 @@ class Shard:
     """Read access to one shard: plain arrays on memory maps, opened on first use.
 
     Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when the lengths
-    or offsets are first used. `prefix` is the path of the shard without suffix.
+    or a document are first used. `prefix` is the path of the shard without suffix.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -155,11 +155,6 @@ class Shard:
     def lengths(self) -> Lengths:
         """Number of tokens of each document, (num_documents,); read it one slice at a time."""
         return self._checked_index.lengths
-
-    @cached_property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Position of each document's first token in `tokens`, (num_documents,)."""
-        return self._checked_index.token_offsets(slice(None))[:-1]
 
     def document(self, number: int) -> npt.NDArray[np.integer]:
         """The tokens of one document."""

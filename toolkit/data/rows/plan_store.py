@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import cache_folder, hash_file
 from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.files import kept_open, open_folder
@@ -41,15 +41,12 @@ _FEWEST_SHARDS_SHOWN = 10
 class PlanStore:
     """The packing plans of a corpus; missing ones are built when the store is opened.
 
-    Pieces shorter than `min_length` are dropped. Plans that cannot be next to their shards are in `cache_folder`, by
-    default below `$XDG_CACHE_HOME`.
+    Pieces shorter than `min_length` are dropped. Plans that cannot be next to their shards are below `$XDG_CACHE_HOME`.
     """
 
-    def __init__(
-        self, corpus: Corpus, *, sequence_length: int, min_length: int, cache_folder: Path | None = None
-    ) -> None:
+    def __init__(self, corpus: Corpus, *, sequence_length: int, min_length: int) -> None:
         self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
-        self._cache_folder = cache_folder or files.cache_folder()
+        self._cache_folder = cache_folder()
         self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
         self._intact: dict[int, Path] = {}  # plans are verified once, not each time they are mapped again
         self.table = self._summarised() or self._gathered()
@@ -156,7 +153,7 @@ class PlanStore:
 
     def _checked_lengths(self, number: int) -> Lengths:
         index = self._corpus.shards.index_of(number)
-        if files.hash_file(index.path) != self._key(number).sha256_idx:
+        if hash_file(index.path) != self._key(number).sha256_idx:
             raise CorpusError(
                 f"{index.path} is damaged: its hash is not the one in corpus.json. Copy the corpus again."
             )
