@@ -20,16 +20,8 @@ from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
 from toolkit.data.corpus.files import kept_open, open_folder
 from toolkit.data.corpus.shard_index import Lengths
-from toolkit.data.rows.plan import (
-    PackingPlan,
-    PlanKey,
-    PlanSizes,
-    is_intact,
-    map_plan,
-    plan_bytes,
-    read_sizes,
-    write_plan,
-)
+from toolkit.data.rows.packing import PackedRows
+from toolkit.data.rows.plan import PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
 from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 
 # With fewer shards, reading the headers of all plans is as fast.
@@ -51,7 +43,7 @@ class PlanStore:
         self._intact: dict[int, Path] = {}  # plans are verified once, not each time they are mapped again
         self.table = self._summarised() or self._gathered()
 
-    def plan(self, number: int) -> PackingPlan:
+    def plan(self, number: int) -> PackedRows:
         """The plan of shard `number`; checked on first use, and rebuilt if it is damaged."""
         return kept_open(self._map, number)
 
@@ -102,7 +94,7 @@ class PlanStore:
         plan = key.file_name(self._corpus.manifest.table.names[number])
         return read_sizes(plan, key, folder=descriptor) or read_sizes(self._cache_folder / os.path.basename(plan), key)
 
-    def _map(self, number: int) -> PackingPlan:
+    def _map(self, number: int) -> PackedRows:
         path = self._intact.get(number) or self._find_intact(number)
         if path is None:
             self._make(number)
