@@ -130,8 +130,3 @@ class Tally:
         bad = [(name, account) for name, account in self.sources.items() if account.num_bad]
         lines = [printable(name) + f": {account.reasons()}" for name, account in bad[:_MOST_NAMED]]
         return [*lines, f"and {len(bad) - _MOST_NAMED:,} more sources"] if len(bad) > _MOST_NAMED else lines
-
-    def add(self, later: "Tally") -> None:
-        """Add the counts of later sources."""
-        self.kept, self.held_out = self.kept.plus(later.kept), self.held_out.plus(later.held_out)
-        self.sources |= later.sources

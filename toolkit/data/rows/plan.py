@@ -100,8 +100,7 @@ def is_intact(path: Path, key: PlanKey) -> bool:
 def is_whole(path: Path) -> bool:
     """True if a plan's content has the hash in its own header, whatever its key; reads all of it once."""
     with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    fields = _checked_fields(header)
+        fields = _checked_fields(file.read(_HEADER_BYTES))
     return fields is not None and _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
 
 

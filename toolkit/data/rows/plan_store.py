@@ -18,7 +18,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import cache_folder, hash_file
 from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
-from toolkit.data.corpus.files import kept_open, open_folder
+from toolkit.data.corpus.files import kept_open, open_folder, size_if_there
 from toolkit.data.corpus.shard_index import Lengths
 from toolkit.data.rows.packing import PackedRows
 from toolkit.data.rows.plan import PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
@@ -66,9 +66,9 @@ class PlanStore:
         with open_folder(self._corpus.path) as descriptor:
             for number, (name, num_bytes) in enumerate(zip(names, plan_sizes.tolist(), strict=True)):
                 plan = self._key(number).file_name(name)
-                if _size(plan, descriptor) == num_bytes:
+                if size_if_there(plan, folder=descriptor) == num_bytes:
                     continue
-                if _size(self._cache_folder / os.path.basename(plan), descriptor) != num_bytes:
+                if size_if_there(self._cache_folder / os.path.basename(plan)) != num_bytes:
                     missing.append(number)
         return missing
 
@@ -163,11 +163,3 @@ class PlanStore:
         name = self._key(number).file_name(prefix.name)
         yield prefix.with_name(name)
         yield self._cache_folder / name
-
-
-def _size(path: str | Path, descriptor: int) -> int | None:
-    """Size of a file in the open folder; None if absent."""
-    try:
-        return os.stat(path, dir_fd=descriptor).st_size
-    except OSError:
-        return None
