@@ -1,4 +1,4 @@
-"""Checks of sources, one rule for all formats: what a source has to yield, and what it looks like if it does not.
+"""Spans of sources, and checks: what a source has to yield (one rule for all formats), and what it is if it does not.
 
 A source that yields no document, or has more than half of its rows bad, is an error by itself, whatever its share of
 all rows, its name and its place in the order. Readers only say what each row is.
