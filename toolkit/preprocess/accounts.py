@@ -68,7 +68,7 @@ class Account(SourceEntry):
         """Number of rows with a text, including rows left out on purpose."""
         return self.rows - self.num_bad - self.skipped.get(Reason.EMPTY, 0)
 
-    def add(self, documents: int, skipped: Iterable[tuple[int, Row]]) -> None:
+    def add(self, num_documents: int, skipped: Iterable[tuple[int, Row]]) -> None:
         """Count the next rows: documents, and rows that yield none, each with its number among these rows, from 0."""
         first = self.rows + 1
         for number, row in skipped:
@@ -76,7 +76,7 @@ class Account(SourceEntry):
             self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
             if row.reason.is_bad and row.reason not in self.first_bad:
                 self.first_bad[row.reason] = BadRow(row=first + number, found=row.found)
-        self.documents += documents
+        self.documents += num_documents
 
     def reasons(self) -> str:
         """Bad rows by reason, each with the first example."""

@@ -129,8 +129,8 @@ class ShardWriter:
 class Shard:
     """Read access to one shard: plain arrays on memory maps, opened on first use.
 
-    Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when the lengths
-    or a document are first used. `prefix` is the path of the shard without suffix.
+    Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when lengths or
+    documents are first used. `prefix` is the path of the shard without suffix.
     """
 
     def __init__(self, prefix: Path) -> None:
