@@ -96,7 +96,7 @@ class ShardCache:
     def _reserve(self, place: Path, num_bytes: int) -> None:
         """Evict files until `num_bytes` fit, and reserve the space with a file of that size at `place`."""
         with locked_file(self.folder / ".room.lock"):
-            place.unlink(missing_ok=True)  # of a killed process: it is written anew, so it takes no room of its own
+            place.unlink(missing_ok=True)  # left by a killed process; not counted beside the file itself
             files = sorted(self._files())
             excess = sum(size for _, size, _ in files) + num_bytes - self.most_bytes
             for _, size, path in files:
