@@ -21,7 +21,7 @@ def _pack(lengths: list[int], sequence_length: int) -> PackedRows:
 
 def _rows(packed: PackedRows) -> list[list[int]]:
     edges = packed.row_starts.tolist()
-    return [packed.pieces.lengths[first:last].tolist() for first, last in pairwise(edges)]
+    return [packed.lengths[first:last].tolist() for first, last in pairwise(edges)]
 
 
 def _plain_best_fit(lengths: np.ndarray, sequence_length: int) -> list[int]:
@@ -66,7 +66,7 @@ def test_packing_by_hand() -> None:
     """Best fit, longest first: 8+2, 7+3, 6+4 fill three rows of 10; 5 stays alone. Pieces keep their order."""
     packed = _pack([4, 8, 3, 5, 7, 2, 6], 10)
     assert _rows(packed) == [[8, 2], [5], [3, 7], [4, 6]]
-    assert packed.pieces.firsts.tolist() == [4, 27, 15, 12, 20, 0, 29]
+    assert packed.firsts.tolist() == [4, 27, 15, 12, 20, 0, 29]
 
 
 def test_several_short_pieces_fill_one_row_before_the_next() -> None:
@@ -89,10 +89,10 @@ def test_it_fills_like_best_fit_one_piece_at_a_time(sequence_length: int, seed: 
 def test_every_piece_is_in_one_row() -> None:
     lengths = np.random.default_rng(3).geometric(0.01, 5000).clip(max=256)
     packed = _pack(lengths.tolist(), 256)
-    order = np.argsort(packed.pieces.firsts)
-    np.testing.assert_array_equal(packed.pieces.lengths[order], lengths)
-    np.testing.assert_array_equal(packed.pieces.firsts[order], np.cumsum(lengths) - lengths)
-    sums = np.add.reduceat(packed.pieces.lengths, packed.row_starts[:-1])
+    order = np.argsort(packed.firsts)
+    np.testing.assert_array_equal(packed.lengths[order], lengths)
+    np.testing.assert_array_equal(packed.firsts[order], np.cumsum(lengths) - lengths)
+    sums = np.add.reduceat(packed.lengths, packed.row_starts[:-1])
     assert sums.max() <= 256
 
 

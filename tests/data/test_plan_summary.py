@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import cache_folder
 from toolkit.data import Corpus, DataSettings, Rows, open_rows
 from toolkit.data.rows.plan import PlanSizes
 from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
@@ -23,8 +24,8 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_token_corpus(tmp_path / "corpus", documents, vocabulary_size=100, shards=4)
 
 
-def _open(folder: Path, **keywords: Path) -> Rows:
-    return open_rows(Corpus(folder), DataSettings(train=str(folder), sequence_length=64), seed=0, **keywords)
+def _open(folder: Path) -> Rows:
+    return open_rows(Corpus(folder), DataSettings(train=str(folder), sequence_length=64), seed=0)
 
 
 def _read_all(rows: Rows) -> bytes:
@@ -113,16 +114,18 @@ def test_a_summary_that_contradicts_a_plan_is_refused(corpus: Path) -> None:
         _read_all(rows)
 
 
-def test_where_the_corpus_cannot_be_written_it_goes_to_the_cache(corpus: Path, tmp_path: Path) -> None:
+def test_where_the_corpus_cannot_be_written_it_goes_to_the_cache(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root may write anywhere, so the place of the summary is taken by a folder."""
-    cache = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     expected = _read_all(_open(corpus))
     path = _summary(corpus)
     path.unlink()
     path.mkdir()
     for _ in range(2):
-        assert _read_all(_open(corpus, cache_folder=cache)) == expected
-    assert [found.name for found in cache.glob("plans-*")] == [path.name]
+        assert _read_all(_open(corpus)) == expected
+    assert [found.name for found in cache_folder().glob("plans-*")] == [path.name]
 
 
 def test_a_few_shards_need_no_summary(tmp_path: Path) -> None:

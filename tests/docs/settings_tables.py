@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tests.docs.pages import PAGES
-from toolkit.data import BlendEntry
+from toolkit.data.settings import BlendEntry
 from toolkit.experiments.grid.declaration import Grid, ModelEntry, TaskEntry
 from toolkit.finetuning import FinetuningSettings
 from toolkit.finetuning.ir.task import RetrievalSettings

@@ -5,7 +5,8 @@ import pytest
 from tests.support.checkpoints import states_of, write_checkpoint
 from tests.support.runs import write_run
 from toolkit.core.errors import CorpusError, SettingsError
-from toolkit.data import EncodingEntry, FrameEntry, TextEntry, read_manifest, write_manifest
+from toolkit.data import EncodingEntry, TextEntry, read_manifest, write_manifest
+from toolkit.data.corpus.manifest import FrameEntry
 from toolkit.run.data import open_run_data
 from toolkit.run.identity import snapshot
 from toolkit.run.load import declare_run, read_resolved, to_toml

@@ -122,6 +122,15 @@ def test_what_a_killed_process_was_fetching_makes_room(corpus: tuple[Path, str])
     assert not (opened.path / ".shard-00003.bin.partial").exists()
 
 
+def test_what_a_killed_process_had_of_the_same_shard_takes_no_room(corpus: tuple[Path, str]) -> None:
+    folder, url = corpus
+    opened = _open(url, most_bytes=2 * _largest(folder), num_sharers=2)  # one stays open
+    _ = opened.shards[1]
+    (opened.path / ".shard-00000.bin.partial").write_bytes(bytes(_largest(folder)))
+    _ = opened.shards[0]
+    assert (opened.path / "shard-00001.bin").exists()
+
+
 def test_what_was_read_longest_ago_makes_room(corpus: tuple[Path, str]) -> None:
     folder, url = corpus
     opened = _open(url, most_bytes=3 * _largest(folder), num_sharers=3)  # one stays open

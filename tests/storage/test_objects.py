@@ -1,6 +1,7 @@
 """Objects by URL: what is listed, read and written, what is tried again, and what is told."""
 
 import errno
+import hashlib
 import socket
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def test_a_download_is_put_together_from_ranges(
     monkeypatch.setattr(objects, "_RANGE_BYTES", 4)
     (tmp_path / "file").write_bytes(bytes(range(size)))
     put(tmp_path / "file", f"{bucket}/file")
-    download(f"{bucket}/file", tmp_path / "copy", num_bytes=size)
+    sha256 = hashlib.sha256(bytes(range(size))).hexdigest()
+    download(f"{bucket}/file", tmp_path / "copy", num_bytes=size, sha256=sha256)
     assert (tmp_path / "copy").read_bytes() == bytes(range(size))
     with pytest.raises(UserError, match=r"memory://bucket/file is damaged: expected SHA-256 aaaaaaaaaaaa, found"):
         download(f"{bucket}/file", tmp_path / "copy", num_bytes=size, sha256="a" * 64)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.core.errors import UserError
 from toolkit.core.text import terminal_safe
 
 EXAMPLES = (
@@ -15,10 +16,13 @@ EXAMPLES = (
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
+    place: Annotated[str, typer.Argument(metavar="DIR", help="Folder of a corpus, of a run or of a checkpoint.")],
 ) -> None:
     """Hash every file of a corpus or of checkpoints and name damaged ones (exit code 2)."""
     from toolkit.inspection import verify
+    from toolkit.storage import is_url
 
-    for line in verify(folder):
+    if is_url(place):
+        raise UserError(f"{place} is a URL, and files are hashed on this machine. Download it, and give the folder.")
+    for line in verify(Path(place)):
         print(terminal_safe(line))

@@ -7,7 +7,6 @@ from toolkit.data.corpus.manifest import (
     CorpusManifest,
     DroppedEntry,
     EncodingEntry,
-    FrameEntry,
     SourceEntry,
     SpecialIds,
     TextEntry,
@@ -19,7 +18,7 @@ from toolkit.data.corpus.shard_table import ShardEntry
 from toolkit.data.corpus.shards import Shard, ShardWriter, token_dtype
 from toolkit.data.order import DIGEST_START, Blend, Order, RowStream, advance_digest, row_hashes
 from toolkit.data.rows.windows import Rows, TokenRows, open_rows, tokens_left_out
-from toolkit.data.settings import BlendEntry, DataSettings
+from toolkit.data.settings import DataSettings
 from toolkit.data.verification import verify_corpus
 
 __all__ = [
@@ -27,13 +26,11 @@ __all__ = [
     "DIGEST_START",
     "DROPPED_FILE",
     "Blend",
-    "BlendEntry",
     "Corpus",
     "CorpusManifest",
     "DataSettings",
     "DroppedEntry",
     "EncodingEntry",
-    "FrameEntry",
     "Order",
     "RowStream",
     "Rows",

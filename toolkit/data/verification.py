@@ -22,7 +22,7 @@ import numpy as np
 from toolkit.core.errors import CorpusError
 from toolkit.core.files import hash_file
 from toolkit.core.text import counted
-from toolkit.data.corpus.files import OnRead, read_through
+from toolkit.data.corpus.files import OnRead, read_through, size_if_there
 from toolkit.data.corpus.manifest import (
     CORPUS_MANIFEST,
     DROPPED_FILE,
@@ -104,7 +104,7 @@ class _Survey:
 def verify_corpus(folder: Path) -> Verification:
     """Read every file of a corpus and compare it with its expected hash."""
     survey = _survey_corpus(folder)
-    num_bytes = sum(_size(file.path) for file in survey.files)
+    num_bytes = sum(size_if_there(file.path) or 0 for file in survey.files)
     faults = read_through("Verifying", [partial(_fault, file) for file in survey.files], num_bytes=num_bytes)
     found = [*survey.manifests, *((file.path, fault) for file, fault in zip(survey.files, faults, strict=True))]
     return Verification(
@@ -123,13 +123,6 @@ def _fault(file: _CorpusFile, on_read: OnRead) -> str | None:
         return "it is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _survey_corpus(folder: Path) -> _Survey:

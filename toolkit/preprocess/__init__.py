@@ -5,7 +5,7 @@ readers/             a file -> spans of a few megabytes, each read independently
 tokenizer_checks.py  the fast backend if it is proven equal, else the tokenizer's own; the ids of transformers
 encoding.py          a span -> ids and counts, in worker threads
 accounts.py          row and document counts of the corpus and of each source
-source_checks.py     whether a source is usable, and what it looks like if not
+source_checks.py     spans of sources; whether a source is usable, and what it looks like if not
 text_sample.py       sampled texts, for which the saved tokenizer must give the corpus's ids
 writer/              encoded spans -> shards, group by group
   folder.py          the corpus folder: its lock, the tokenizer and corpus.json at the end

@@ -2,6 +2,7 @@
 
 import operator
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field
 
 from toolkit.core.settings import Record
@@ -67,12 +68,15 @@ class Account(SourceEntry):
         """Number of rows with a text, including rows left out on purpose."""
         return self.rows - self.num_bad - self.skipped.get(Reason.EMPTY, 0)
 
-    def skip(self, row: Row, number: int) -> None:
-        """Count a row that yields no document; `number` is its number in the source, from 1."""
-        assert row.reason is not None
-        self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
-        if row.reason.is_bad and row.reason not in self.first_bad:
-            self.first_bad[row.reason] = BadRow(row=number, found=row.found)
+    def add(self, num_documents: int, skipped: Iterable[tuple[int, Row]]) -> None:
+        """Count the next rows: documents, and rows that yield none, each with its number among these rows, from 0."""
+        first = self.rows + 1
+        for number, row in skipped:
+            assert row.reason is not None
+            self.skipped[row.reason] = self.skipped.get(row.reason, 0) + 1
+            if row.reason.is_bad and row.reason not in self.first_bad:
+                self.first_bad[row.reason] = BadRow(row=first + number, found=row.found)
+        self.documents += num_documents
 
     def reasons(self) -> str:
         """Bad rows by reason, each with the first example."""
@@ -126,8 +130,3 @@ class Tally:
         bad = [(name, account) for name, account in self.sources.items() if account.num_bad]
         lines = [printable(name) + f": {account.reasons()}" for name, account in bad[:_MOST_NAMED]]
         return [*lines, f"and {len(bad) - _MOST_NAMED:,} more sources"] if len(bad) > _MOST_NAMED else lines
-
-    def add(self, later: "Tally") -> None:
-        """Add the counts of later sources."""
-        self.kept, self.held_out = self.kept.plus(later.kept), self.held_out.plus(later.held_out)
-        self.sources |= later.sources

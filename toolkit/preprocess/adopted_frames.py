@@ -105,11 +105,6 @@ class FrameCounter:
         return np.where(is_open & (np.array(ids)[ranks] == tokens), ranks + 1, 0)
 
 
-def most_common_frame(frames: Counter[Frame]) -> Frame:
-    """Most common frame; an empty one if there is no document."""
-    return next((frame for frame, _ in frames.most_common(1)), Frame())
-
-
 def _document_spans(shard: Shard) -> Iterator[tuple[_Int64s, _Int64s]]:
     """Starts and ends of nonempty documents, in tokens, block by block."""
     end = 0

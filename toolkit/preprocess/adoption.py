@@ -28,7 +28,7 @@ from toolkit.data import CORPUS_MANIFEST, CorpusManifest, Shard, ShardEntry
 from toolkit.data.corpus.files import OnRead, read_through
 from toolkit.data.corpus.manifest import read_damaged_manifest
 from toolkit.data.corpus.shards import file_names
-from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds, most_common_frame
+from toolkit.preprocess.adopted_frames import FrameCounter, FrameIds
 from toolkit.preprocess.sources.source import LeftOut, report_left_out
 from toolkit.preprocess.sources.walk import each_once, matches, status_of
 from toolkit.preprocess.tokenizer_checks import ids_that_differ_in_transformers, mask_notes
@@ -125,7 +125,8 @@ def adopt(
             frames = sum((counts for _, counts, _ in pairs), Counter[Frame]())
             num_ends = sum(count for _, _, count in pairs)
             framed = sum(n * (frame.front + frame.back).count(loaded.eod_id) for frame, n in frames.items())
-            loaded.made_with(most_common_frame(frames))
+            most_common = max(frames, key=frames.__getitem__, default=Frame())  # of no document: nothing around it
+            loaded.made_with(most_common)
             manifest = complete_corpus(
                 output,
                 loaded,

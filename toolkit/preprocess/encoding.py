@@ -5,6 +5,7 @@ vocabulary in memory once. Results come in the order of the spans, so the number
 """
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -173,12 +174,14 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def ahead(
-    items: Iterator[_Item], work: Callable[[_Item], _Result], *, num_workers: int
+    items: Iterator[_Item], work: Callable[[_Item], _Result], *, num_workers: int | None
 ) -> Generator[tuple[_Item, _Result]]:
     """Yield items with the results of `work`, in order, while threads work on the next ones.
 
-    At most `num_workers` + 2 results wait. An error, even one of `items` itself, is raised at its place in the order.
+    At most `num_workers` (by default one per core) + 2 results wait. An error, even one of `items` itself, is raised at
+    its place in the order.
     """
+    num_workers = num_workers or len(os.sched_getaffinity(0))
     waiting: deque[Future[tuple[_Item, _Result]]] = deque()
     with ExitStack() as stack:
         pool = ThreadPoolExecutor(num_workers, thread_name_prefix="encode")

@@ -29,6 +29,7 @@ from toolkit.data import (
 from toolkit.preprocess.accounts import Counts
 from toolkit.preprocess.screening.documents import Screening, open_screening, take_dropped
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.source_checks import spans_of
 from toolkit.preprocess.sources import Source, find_sources
 from toolkit.preprocess.summary import PreprocessResult
 from toolkit.preprocess.tasks import load_tokenizer, submit, write_all
@@ -45,7 +46,6 @@ from toolkit.preprocess.writer.groups import (
     recorded_names,
     written_groups,
 )
-from toolkit.preprocess.writer.writing import spans_of
 from toolkit.work.commands import Command
 
 # The saved tokenizer is always compared at the end, which is soon enough for smaller corpora.

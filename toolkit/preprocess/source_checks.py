@@ -1,4 +1,4 @@
-"""Checks of sources, one rule for all formats: what a source has to yield, and what it looks like if it does not.
+"""Spans of sources, and checks: what a source has to yield (one rule for all formats), and what it is if it does not.
 
 A source that yields no document, or has more than half of its rows bad, is an error by itself, whatever its share of
 all rows, its name and its place in the order. Readers only say what each row is.
@@ -7,14 +7,15 @@ all rows, its name and its place in the order. Readers only say what each row is
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from glob import escape
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import counted, quoted
 from toolkit.preprocess.accounts import Account
-from toolkit.preprocess.readers import Reason
+from toolkit.preprocess.readers import Reason, Span, iterate_spans
 from toolkit.preprocess.readers.lines import LFS_POINTER
 from toolkit.preprocess.readers.streams import open_file, open_stream
 from toolkit.preprocess.settings import ReadingSettings
@@ -73,6 +74,17 @@ def errors_explained(source: Source, settings: ReadingSettings) -> Iterator[None
     except UserError as error:
         kind = _other_kind(source, settings)
         raise SourceError(source, f"could not read the source {source.name}: {kind}" if kind else str(error)) from error
+
+
+def spans_of(files: Sequence[Source], settings: ReadingSettings) -> Iterator[tuple[int, Span]]:
+    """The spans of sources, each with the number of its source; their `end_bytes` count from the first source on."""
+    before = 0
+    for number, file in enumerate(files):
+        named = partial(errors_explained, file, settings)
+        with named():
+            for span in iterate_spans(file, settings):
+                yield number, Span(before + span.end_bytes, named()(span.read))
+        before += file.num_bytes
 
 
 def _is_bad(source: Source, account: Account, settings: ReadingSettings) -> bool:

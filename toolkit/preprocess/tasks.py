@@ -8,9 +8,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +21,11 @@ from toolkit.core.errors import ToolkitError, UserError
 from toolkit.core.files import cache_folder
 from toolkit.core.text import counted
 from toolkit.data import CORPUS_MANIFEST
-from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.settings import PreprocessSettings
-from toolkit.preprocess.source_checks import check_sources
 from toolkit.preprocess.tokenizer_checks import BackendChoice, open_backend
 from toolkit.preprocess.writer.corpus import UnfinishedCorpus
 from toolkit.preprocess.writer.groups import BEGUN, UNFINISHED_FOLDER, group_folder
-from toolkit.preprocess.writer.writing import OnSpan, spans_of, write_group
+from toolkit.preprocess.writer.writing import OnSpan, write_group
 from toolkit.work.claims import BrokenError, Claims, Item, Job, StoppedError, work_on
 from toolkit.work.commands import work_folder
 from toolkit.work.ray import Cluster, OnRay, Resources
@@ -78,17 +75,13 @@ class CorpusJob(Job):
 
     def _read(self, number: int) -> None:
         corpus, group = self.corpus, self.corpus.groups[number]
-        ends = list(accumulate((file.num_bytes for file in group.files), initial=0))
-
-        def on_source(number: int, num_bytes: int) -> None:
-            self.on_span(ends[number] + num_bytes, "looking for documents to leave out")
-
-        def check(accounts: Mapping[int, Account]) -> None:
-            check_sources([(file, accounts[number]) for number, file in enumerate(group.files)], corpus.settings)
-
         assert corpus.screening is not None
-        spans = spans_of(group.files, corpus.settings)
-        corpus.screening.read_group(spans, corpus.screened(group), corpus.settings.workers, on_source, check)
+        corpus.screening.read_group(
+            group.files,
+            corpus.screened(group),
+            settings=corpus.settings,
+            on_span=lambda num_bytes: self.on_span(num_bytes, "looking for documents to leave out"),
+        )
 
     def _write(self, number: int) -> None:
         corpus, group = self.corpus, self.corpus.groups[number]

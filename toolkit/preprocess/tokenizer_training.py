@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 
 import tokenization
@@ -14,9 +13,8 @@ from toolkit.core.errors import UserError
 from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.encoding import ahead
 from toolkit.preprocess.settings import TokenizerTrainingSettings
-from toolkit.preprocess.source_checks import check_sources
+from toolkit.preprocess.source_checks import check_sources, spans_of
 from toolkit.preprocess.sources import Source, find_sources, no_documents_error
-from toolkit.preprocess.writer.writing import spans_of
 
 _FILES = {"tokenizer.json", "tokenizer_config.json"}
 _NUM_READERS = 2
@@ -89,22 +87,18 @@ def _texts(
 ) -> Iterator[str]:
     """The texts of all files up to the limit, counted in `result`; UserError if sources lose most of their rows."""
     accounts = [Account() for _ in files]
-    ends = [*accumulate((file.num_bytes for file in files), initial=0)]
     num_read = len(files)
     spans = ahead(spans_of(files, settings), lambda item: item[1].read(), num_workers=_NUM_READERS)
     with closing(spans):
         for (number, span), rows in spans:
             texts = [row.text for row in rows if row.reason is None]
-            skipped = [item for item in enumerate(rows, start=accounts[number].rows + 1) if item[1].reason]
-            for place, row in skipped:
-                accounts[number].skip(row, place)
-            accounts[number].documents += len(texts)
+            accounts[number].add(len(texts), [item for item in enumerate(rows) if item[1].reason])
             if settings.limit_documents is not None:
                 texts = texts[: settings.limit_documents - result.documents]
             result.documents += len(texts)
             result.text_bytes += sum(len(text.encode()) for text in texts)
             yield from texts
-            shown.update((ends[number] + span.end_bytes) / 1e6, f"{result.documents:,} documents")
+            shown.update(span.end_bytes / 1e6, f"{result.documents:,} documents")
             if result.documents == settings.limit_documents:
                 num_read = number
                 break

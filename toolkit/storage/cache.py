@@ -96,6 +96,7 @@ class ShardCache:
     def _reserve(self, place: Path, num_bytes: int) -> None:
         """Evict files until `num_bytes` fit, and reserve the space with a file of that size at `place`."""
         with locked_file(self.folder / ".room.lock"):
+            place.unlink(missing_ok=True)  # left by a killed process; not counted beside the file itself
             files = sorted(self._files())
             excess = sum(size for _, size, _ in files) + num_bytes - self.most_bytes
             for _, size, path in files:
@@ -183,7 +184,7 @@ class CachedCorpus:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _download(self, name: str, path: Path, *, sha256: str | None) -> None:
+    def _download(self, name: str, path: Path, *, sha256: str) -> None:
         download(f"{self.url}/{name}", path, num_bytes=self.size(name), sha256=sha256)
 
     def _fetch_tokenizer(self, content: bytes) -> None:

@@ -81,7 +81,7 @@ def read(url: str, part: tuple[int, int] | None = None) -> bytes:
     return _asked(url, "read", fetch)
 
 
-def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None) -> None:
+def download(url: str, path: Path, *, num_bytes: int, sha256: str) -> None:
     """Download an object to a file, several ranges at a time, and fsync it; an error leaves no file.
 
     Until it is complete, the file is named `unfinished(path)`.
@@ -101,7 +101,7 @@ def download(url: str, path: Path, *, num_bytes: int, sha256: str | None = None)
             file.truncate(num_bytes)
             list(pool.map(fetch, ranges))
             os.fsync(file.fileno())
-        if sha256 is not None and (found := hash_file(part_of)) != sha256:
+        if (found := hash_file(part_of)) != sha256:
             raise UserError(
                 f"{url} is damaged: expected SHA-256 {sha256[:12]}, found {found[:12]}. Upload that object again."
             )
@@ -168,10 +168,6 @@ def _asked(url: str, verb: str, ask: Callable[[], _Result]) -> _Result:
         raise UserError(_message(url, verb, error)) from error
 
 
-def _has_no_keys(error: Exception) -> bool:
-    return "Credentials" in type(error).__name__
-
-
 def _message(url: str, verb: str, error: Exception) -> str:
     scheme = url.partition("://")[0]
     if isinstance(error, ImportError):
@@ -181,7 +177,7 @@ def _message(url: str, verb: str, error: Exception) -> str:
         return f"{url}: fsspec knows no scheme {scheme}://. Give s3://BUCKET/KEY, or a folder."
     if isinstance(error, FileNotFoundError):
         remedy = "the bucket and the key, and AWS_ENDPOINT_URL where the storage is not Amazon's"
-    elif isinstance(error, PermissionError) or _has_no_keys(error):
+    elif isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
         remedy = "the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) and what they allow"
     elif is_transient(error):
         remedy = "the network and AWS_ENDPOINT_URL, and start again; what is finished is kept"

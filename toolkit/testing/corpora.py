@@ -12,7 +12,6 @@ import toolkit
 from toolkit.core.files import hash_folder
 from toolkit.data import (
     CorpusManifest,
-    ShardEntry,
     ShardWriter,
     SpecialIds,
     TokenizerEntry,
@@ -66,8 +65,7 @@ def write_token_corpus(
                 np.concatenate([np.empty(0, dtype), *some]).astype(dtype),
                 np.array([document.size for document in some], np.int64),
             )
-            files = writer.close()
-        entries.append(ShardEntry(name=f"shard-{number:05d}", source="made up", **vars(files)))
+            entries.append(writer.close(source="made up"))
     _write_tokenizer(folder / "tokenizer", vocabulary_size, named)
     write_manifest(
         folder,

@@ -1,11 +1,11 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -128,16 +128,16 @@ class Corpus:
         return WordBoundaries(begins_V, ends_V, rule=WORD_RULE)
 
 
-class Shards(Sequence[Shard]):
+class Shards:
     """The shards of a corpus, opened on demand."""
 
     def __init__(self, folder: Path, manifest: CorpusManifest, source: ShardSource | None) -> None:
         self._folder, self._manifest, self._source = folder, manifest, source
-        self._itemsize = np.dtype(manifest.dtype).itemsize
 
     def check_sizes(self) -> None:
         """Check that every file exists and every .bin has the size in the manifest, without opening any."""
         folder, manifest, source = self._folder, self._manifest, self._source
+        itemsize = np.dtype(manifest.dtype).itemsize
         with ExitStack() as stack:
             size_of = (
                 partial(_size, folder, stack.enter_context(open_folder(folder))) if source is None else source.size
@@ -146,10 +146,10 @@ class Shards(Sequence[Shard]):
             for name, tokens in zip(manifest.table.names, manifest.table.tokens.tolist(), strict=True):
                 size = size_of(f"{name}.bin")
                 size_of(f"{name}.idx")
-                if size != tokens * self._itemsize:
+                if size != tokens * itemsize:
                     place = folder / name if source is None else f"{source.url}/{name}"
                     raise CorpusError(
-                        f"{place}.bin is damaged: expected {tokens * self._itemsize:,} bytes for {tokens:,} "
+                        f"{place}.bin is damaged: expected {tokens * itemsize:,} bytes for {tokens:,} "
                         f"{manifest.dtype} tokens, found {size:,}. Copy the corpus again."
                     )
 
@@ -163,18 +163,14 @@ class Shards(Sequence[Shard]):
     def __len__(self) -> int:
         return len(self._manifest.shards)
 
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
-    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
-        numbers = range(len(self))[index]
-        if not isinstance(numbers, int):
-            return [self[number] for number in numbers]
+    def __iter__(self) -> Iterator[Shard]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> Shard:
         if self._source is None:
-            return kept_open(self._open, numbers)
-        entry = self._manifest.shards[numbers]
-        shard: Shard = self._source.open(entry.name, entry.sha256_bin, partial(self._open_mapped, numbers))
+            return kept_open(self._open, number)
+        entry = self._manifest.shards[number]
+        shard: Shard = self._source.open(entry.name, entry.sha256_bin, partial(self._open_mapped, number))
         return shard
 
     def _open_mapped(self, number: int) -> Shard:

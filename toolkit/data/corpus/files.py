@@ -49,6 +49,14 @@ def file_size(path: Path) -> int:
         raise unreadable(path, error) from error
 
 
+def size_if_there(path: str | Path, *, folder: int | None = None) -> int | None:
+    """Size of a file, in bytes; None if absent. The path may be relative to `folder`, the descriptor of an open one."""
+    try:
+        return os.stat(path, dir_fd=folder).st_size
+    except OSError:
+        return None
+
+
 def map_file(path: Path) -> mmap.mmap:
     """Map a nonempty file of a corpus into memory."""
     try:

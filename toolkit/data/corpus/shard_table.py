@@ -88,9 +88,6 @@ class ShardTable(Sequence[ShardEntry]):
             return NotImplemented
         return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
 
-    def __hash__(self) -> int:
-        return hash((tuple(self.names), self._hashes))
-
     def _entry(self, number: int) -> ShardEntry:
         return ShardEntry(
             name=self.names[number],

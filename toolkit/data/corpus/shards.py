@@ -9,7 +9,6 @@
 import hashlib
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from toolkit.core.errors import CorpusError
 from toolkit.core.files import sync, unfinished
 from toolkit.data.corpus.files import file_size, map_file
 from toolkit.data.corpus.shard_index import CODES, HEADER, MAGIC, Lengths, ShardIndex
+from toolkit.data.corpus.shard_table import ShardEntry
 
 # Megatron-LM uses 16 bits below this size, a little short of 2^16.
 _SMALLEST_WIDE_VOCABULARY = 65500
@@ -35,16 +35,6 @@ def token_dtype(vocabulary_size: int) -> np.dtype[Any]:
 def file_names(prefix: Path) -> tuple[Path, Path]:
     """The .bin and the .idx of a shard; `prefix` may itself contain dots."""
     return Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
-
-
-@dataclass(frozen=True)
-class ShardFiles:
-    """Contents of a finished shard."""
-
-    documents: int
-    tokens: int
-    sha256_bin: str
-    sha256_idx: str
 
 
 class ShardWriter:
@@ -81,8 +71,11 @@ class ShardWriter:
         self._documents += lengths.size
         self._tokens += flat_tokens.size
 
-    def close(self) -> ShardFiles:
-        """Write the index, sync both files to disk and rename them into place."""
+    def close(self, *, source: str = "") -> ShardEntry:
+        """Write the index, sync both files to disk and rename them into place; return the manifest's entry.
+
+        `source` is where its documents are from, in words.
+        """
         lengths = np.concatenate([np.empty(0, "<i4"), *self._lengths])
         pointers = np.zeros(lengths.size, "<i8")
         np.cumsum(lengths[:-1].astype(np.int64) * self._dtype.itemsize, out=pointers[1:])
@@ -107,7 +100,14 @@ class ShardWriter:
         except OSError as error:
             self.abort()
             raise _unwritable(self._idx, error) from error
-        return ShardFiles(self._documents, self._tokens, self._hash.hexdigest(), idx_hash.hexdigest())
+        return ShardEntry(
+            name=self._bin.stem,
+            documents=self._documents,
+            tokens=self._tokens,
+            sha256_bin=self._hash.hexdigest(),
+            sha256_idx=idx_hash.hexdigest(),
+            source=source,
+        )
 
     def abort(self) -> None:
         """Remove what was written so far."""
@@ -129,8 +129,8 @@ class ShardWriter:
 class Shard:
     """Read access to one shard: plain arrays on memory maps, opened on first use.
 
-    Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when the lengths
-    or offsets are first used. `prefix` is the path of the shard without suffix.
+    Opening reads the header and the sizes of the files. The whole index is read, in bounded memory, when lengths or
+    documents are first used. `prefix` is the path of the shard without suffix.
     """
 
     def __init__(self, prefix: Path) -> None:
@@ -155,11 +155,6 @@ class Shard:
     def lengths(self) -> Lengths:
         """Number of tokens of each document, (num_documents,); read it one slice at a time."""
         return self._checked_index.lengths
-
-    @cached_property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Position of each document's first token in `tokens`, (num_documents,)."""
-        return self._checked_index.token_offsets(slice(None))[:-1]
 
     def document(self, number: int) -> npt.NDArray[np.integer]:
         """The tokens of one document."""

@@ -28,9 +28,10 @@ class Pieces:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of pieces: row r has the pieces row_starts[r] .. row_starts[r + 1] - 1, in the order of the text."""
+    """`Pieces` in rows: row r has those from row_starts[r] to row_starts[r + 1] - 1, in the order of the text."""
 
-    pieces: Pieces
+    firsts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.integer]
     row_starts: npt.NDArray[np.int64]
 
 
@@ -86,7 +87,7 @@ def pack(pieces: Pieces, *, sequence_length: int) -> PackedRows:
     order = np.argsort(rows, kind="stable")
     row_starts = np.zeros(openers.size + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=openers.size), out=row_starts[1:])
-    return PackedRows(Pieces(pieces.firsts[order], pieces.lengths[order]), row_starts)
+    return PackedRows(pieces.firsts[order], pieces.lengths[order], row_starts)
 
 
 def _pieces_per_document(
@@ -97,8 +98,6 @@ def _pieces_per_document(
 
 
 def _joined(waiting: list[Pieces]) -> Pieces:
-    if len(waiting) == 1:
-        return waiting[0]
     return Pieces(
         np.concatenate([pieces.firsts for pieces in waiting]),
         np.concatenate([pieces.lengths for pieces in waiting]),

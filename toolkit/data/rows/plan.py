@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from toolkit.core.files import atomic_file
 from toolkit.data.corpus.shard_index import Lengths
-from toolkit.data.rows.packing import count_pieces, iterate_pieces, pack
+from toolkit.data.rows.packing import PackedRows, count_pieces, iterate_pieces, pack
 
 ALGORITHM_VERSION = 1
 """Incremented whenever the same documents would be packed differently, so old plans are not mistaken for new ones."""
@@ -66,15 +66,6 @@ class PlanSizes:
         return plan_bytes(self.num_rows, self.num_pieces)
 
 
-@dataclass(frozen=True)
-class PackingPlan:
-    """A plan as arrays on a memory map; see the module's docstring."""
-
-    firsts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int32]
-    row_starts: npt.NDArray[np.int64]
-
-
 def plan_bytes(num_rows: _Number, num_pieces: _Number) -> _Number:
     """Size of a plan's file in bytes, or of each of many."""
     return _starts_offset(num_pieces) + 8 * (num_rows + 1)
@@ -109,16 +100,15 @@ def is_intact(path: Path, key: PlanKey) -> bool:
 def is_whole(path: Path) -> bool:
     """True if a plan's content has the hash in its own header, whatever its key; reads all of it once."""
     with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-    fields = _checked_fields(header)
+        fields = _checked_fields(file.read(_HEADER_BYTES))
     return fields is not None and _body_digest(path) == fields[-_BODY_DIGEST_BYTES:]
 
 
-def map_plan(path: Path, sizes: PlanSizes) -> PackingPlan:
-    """Map an intact plan into memory."""
+def map_plan(path: Path, sizes: PlanSizes) -> PackedRows:
+    """Map the rows of an intact plan into memory."""
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), sizes.num_bytes, access=mmap.ACCESS_READ)
-    return PackingPlan(
+    return PackedRows(
         np.frombuffer(mapped, "<i8", sizes.num_pieces, _HEADER_BYTES),
         np.frombuffer(mapped, "<i4", sizes.num_pieces, _HEADER_BYTES + 8 * sizes.num_pieces),
         np.frombuffer(mapped, "<i8", sizes.num_rows + 1, _starts_offset(sizes.num_pieces)),
@@ -149,8 +139,8 @@ def _write_body(file: BinaryIO, key: PlanKey, document_lengths: Lengths) -> Plan
     for pieces in iterate_pieces(document_lengths, block=block, **cutting):
         packed = pack(pieces, sequence_length=key.sequence_length)
         for array, start, width in (
-            (packed.pieces.firsts.astype("<i8"), 0, 8),
-            (packed.pieces.lengths.astype("<i4"), 8 * num_pieces, 4),
+            (packed.firsts.astype("<i8"), 0, 8),
+            (packed.lengths.astype("<i4"), 8 * num_pieces, 4),
         ):
             file.seek(_HEADER_BYTES + start + width * done)
             file.write(array.data)

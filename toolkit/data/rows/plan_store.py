@@ -13,23 +13,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.core import files
 from toolkit.core.console import progress
 from toolkit.core.errors import CorpusError
+from toolkit.core.files import cache_folder, hash_file
 from toolkit.core.locks import locked_file
 from toolkit.data.corpus.corpus import Corpus
-from toolkit.data.corpus.files import kept_open, open_folder
+from toolkit.data.corpus.files import kept_open, open_folder, size_if_there
 from toolkit.data.corpus.shard_index import Lengths
-from toolkit.data.rows.plan import (
-    PackingPlan,
-    PlanKey,
-    PlanSizes,
-    is_intact,
-    map_plan,
-    plan_bytes,
-    read_sizes,
-    write_plan,
-)
+from toolkit.data.rows.packing import PackedRows
+from toolkit.data.rows.plan import PlanKey, PlanSizes, is_intact, map_plan, plan_bytes, read_sizes, write_plan
 from toolkit.data.rows.plan_summary import PlanTable, SummaryKey, read_summary, write_summary
 
 # With fewer shards, reading the headers of all plans is as fast.
@@ -41,20 +33,17 @@ _FEWEST_SHARDS_SHOWN = 10
 class PlanStore:
     """The packing plans of a corpus; missing ones are built when the store is opened.
 
-    Pieces shorter than `min_length` are dropped. Plans that cannot be next to their shards are in `cache_folder`, by
-    default below `$XDG_CACHE_HOME`.
+    Pieces shorter than `min_length` are dropped. Plans that cannot be next to their shards are below `$XDG_CACHE_HOME`.
     """
 
-    def __init__(
-        self, corpus: Corpus, *, sequence_length: int, min_length: int, cache_folder: Path | None = None
-    ) -> None:
+    def __init__(self, corpus: Corpus, *, sequence_length: int, min_length: int) -> None:
         self._corpus, self._sequence_length, self._min_length = corpus, sequence_length, min_length
-        self._cache_folder = cache_folder or files.cache_folder()
+        self._cache_folder = cache_folder()
         self._summary_key = SummaryKey(corpus.manifest.manifest_sha256, len(corpus.shards), sequence_length, min_length)
         self._intact: dict[int, Path] = {}  # plans are verified once, not each time they are mapped again
         self.table = self._summarised() or self._gathered()
 
-    def plan(self, number: int) -> PackingPlan:
+    def plan(self, number: int) -> PackedRows:
         """The plan of shard `number`; checked on first use, and rebuilt if it is damaged."""
         return kept_open(self._map, number)
 
@@ -77,9 +66,9 @@ class PlanStore:
         with open_folder(self._corpus.path) as descriptor:
             for number, (name, num_bytes) in enumerate(zip(names, plan_sizes.tolist(), strict=True)):
                 plan = self._key(number).file_name(name)
-                if _size(plan, descriptor) == num_bytes:
+                if size_if_there(plan, folder=descriptor) == num_bytes:
                     continue
-                if _size(self._cache_folder / os.path.basename(plan), descriptor) != num_bytes:
+                if size_if_there(self._cache_folder / os.path.basename(plan)) != num_bytes:
                     missing.append(number)
         return missing
 
@@ -105,7 +94,7 @@ class PlanStore:
         plan = key.file_name(self._corpus.manifest.table.names[number])
         return read_sizes(plan, key, folder=descriptor) or read_sizes(self._cache_folder / os.path.basename(plan), key)
 
-    def _map(self, number: int) -> PackingPlan:
+    def _map(self, number: int) -> PackedRows:
         path = self._intact.get(number) or self._find_intact(number)
         if path is None:
             self._make(number)
@@ -156,7 +145,7 @@ class PlanStore:
 
     def _checked_lengths(self, number: int) -> Lengths:
         index = self._corpus.shards.index_of(number)
-        if files.hash_file(index.path) != self._key(number).sha256_idx:
+        if hash_file(index.path) != self._key(number).sha256_idx:
             raise CorpusError(
                 f"{index.path} is damaged: its hash is not the one in corpus.json. Copy the corpus again."
             )
@@ -174,11 +163,3 @@ class PlanStore:
         name = self._key(number).file_name(prefix.name)
         yield prefix.with_name(name)
         yield self._cache_folder / name
-
-
-def _size(path: str | Path, descriptor: int) -> int | None:
-    """Size of a file in the open folder; None if absent."""
-    try:
-        return os.stat(path, dir_fd=descriptor).st_size
-    except OSError:
-        return None

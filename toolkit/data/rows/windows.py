@@ -6,7 +6,6 @@ the tokens after the last full row of a shard. A row never spans two shards.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -50,12 +49,13 @@ class Rows(Protocol):
         """The rows with these numbers, as they are in these epochs."""
 
 
-def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder: Path | None = None) -> Rows:
+def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int) -> Rows:
     """Open the rows of a corpus as `settings.windows` says; `documents` builds missing packing plans.
+
+    Plans go below `$XDG_CACHE_HOME` if the corpus cannot be written.
 
     Args:
         seed: the run's seed; decides where `random-cut` cuts.
-        cache_folder: where packing plans go if the corpus cannot be written; by default below `$XDG_CACHE_HOME`.
 
     Raises:
         NoRowError: the corpus does not have a single row.
@@ -64,7 +64,7 @@ def open_rows(corpus: Corpus, settings: DataSettings, *, seed: int, cache_folder
     length = settings.sequence_length
     rows: Rows
     if settings.windows == "documents":
-        plans = PlanStore(corpus, sequence_length=length, min_length=settings.min_length, cache_folder=cache_folder)
+        plans = PlanStore(corpus, sequence_length=length, min_length=settings.min_length)
         rows = DocumentRows(corpus, plans, sequence_length=length)
     elif settings.windows == "random-cut":
         rows = RandomCutRows(corpus, sequence_length=length, min_length=settings.min_length, seed=seed)

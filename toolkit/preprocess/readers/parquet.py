@@ -14,7 +14,6 @@ from types import FunctionType
 from typing import TYPE_CHECKING, BinaryIO
 
 from toolkit.preprocess.readers.hub_file import HubFile
-from toolkit.preprocess.readers.ranges import ranged
 from toolkit.preprocess.readers.rows import Reason, Row, Span, row_from_bytes, row_from_text
 from toolkit.preprocess.readers.streams import errors_naming, open_file, remote_file
 from toolkit.preprocess.sources.source import Source
@@ -100,7 +99,7 @@ def _opener(source: Source) -> Iterator[_Open]:
     if not (source.revision or is_url(source.name)):
         yield lambda *_: open_file(source)
         return
-    with ranged(HubFile(source) if source.revision else remote_file(source)) as file:
+    with HubFile(source) if source.revision else remote_file(source) as file:
         yield file.open
 
 

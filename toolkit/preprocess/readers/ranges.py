@@ -3,10 +3,9 @@
 import io
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 _CONNECTIONS = 8
 _MOST_BLOCKS_AHEAD = 4
@@ -17,6 +16,8 @@ _SMALL_GAP_BYTES = 1 << 16
 
 class RangedFile:
     """A remote file of `num_bytes`; `fetch(start, stop)` returns bytes start..stop - 1, on any thread.
+
+    After a `with` block no more ranges are requested; an error that ends the block abandons those in progress too.
 
     Attributes:
         abandoned: set once its bytes are no longer needed.
@@ -31,30 +32,17 @@ class RangedFile:
         """Open the file for one thread that reads these ranges (first byte, last byte + 1) in this order."""
         return _RangeReader(self, ranges)
 
-    def close(self) -> None:
-        """Request no more ranges; those requested still arrive."""
-        self._pool.shutdown(wait=False)
-
-    def abandon(self) -> None:
-        """Cancel all requests, including those in progress."""
-        self.abandoned.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
     def fetch_later(self, start: int, stop: int) -> "Future[bytes]":
         """Fetch bytes start..stop - 1 on one of the file's own threads."""
         return self._pool.submit(self.fetch, start, stop)
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def ranged(file: RangedFile) -> Iterator[RangedFile]:
-    """Close the file after the block; abandon it if an error ends the block."""
-    try:
-        yield file
-    except BaseException:
-        file.abandon()
-        raise
-    finally:
-        file.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abandoned.set()
+        self._pool.shutdown(wait=False, cancel_futures=kind is not None)
 
 
 class _RangeReader(io.RawIOBase):

@@ -45,15 +45,11 @@ class Span:
 
     Attributes:
         end_bytes: bytes of the source file (compressed bytes if it is compressed) up to the end of the span.
-        rows: reads the rows.
+        read: reads the rows; called once, from any thread.
     """
 
     end_bytes: int
-    rows: Callable[[], list[Row]]
-
-    def read(self) -> list[Row]:
-        """Read the rows; called once, from any thread."""
-        return self.rows()
+    read: Callable[[], list[Row]]
 
 
 def row_from_line(line: bytes, text_field: str) -> Row:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from toolkit.core.errors import UserError
 from toolkit.core.text import quoted
-from toolkit.preprocess.readers.ranges import RangedFile, ranged
+from toolkit.preprocess.readers.ranges import RangedFile
 from toolkit.preprocess.sources.source import Compression, Format, Source
 from toolkit.storage import Object, is_url, list_objects, read
 
@@ -56,7 +56,7 @@ def open_file(source: Source, *ranges: tuple[int, int]) -> Iterator[BinaryIO]:
     If it is in object storage, these ranges (first byte, last byte + 1) are fetched ahead.
     """
     if is_url(source.name):
-        with errors_naming(source), ranged(remote_file(source)) as remote:
+        with errors_naming(source), remote_file(source) as remote:
             yield io.BufferedReader(remote.open(*ranges), _BLOCK_BYTES)
         return
     with errors_naming(source), open(source.name, "rb") as file:

@@ -7,7 +7,6 @@ corpus/unfinished/00003.screened/   results of reading the group's texts; comple
 corpus/unfinished/dropped.jsonl     the same for all groups, for people; written when all is decided
 """
 
-import os
 import shutil
 import unicodedata
 from collections import Counter, defaultdict
@@ -36,6 +35,8 @@ from toolkit.preprocess.screening.grams import WORDS_VERSION, hash_words
 from toolkit.preprocess.screening.near_duplicates import SIGNATURE_VALUES, Signatures, first_of_groups, sign
 from toolkit.preprocess.screening.test_texts import FEWEST_WORDS, TestTexts
 from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.source_checks import check_sources, spans_of
+from toolkit.preprocess.sources import Source
 
 _SIGNATURE = np.dtype([("values", "<u4", SIGNATURE_VALUES)])
 _ROW = np.dtype([("source", "<u4"), ("span", "<i8"), ("in_span", "<u4"), ("row", "<i8"), ("test", "<i4")])
@@ -102,35 +103,27 @@ class Screening:
         return [(number, row) for number, row in enumerate(rows) if row.reason], found, signatures
 
     def read_group(
-        self,
-        spans: Iterator[tuple[int, Span]],
-        folder: Path,
-        num_workers: int | None,
-        on_span: Callable[[int, int], None],
-        check: Callable[[Mapping[int, Account]], None],
+        self, files: Sequence[Source], folder: Path, *, settings: PreprocessSettings, on_span: Callable[[int], None]
     ) -> None:
-        """Write the results of reading a group into its folder; `on_span` gets the source and its bytes read so far.
+        """Write the results of reading a group's sources into a folder; `on_span` gets the bytes read so far.
 
-        `check` gets the accounts at the end of the group, so that a bad source is reported before all groups are read.
+        The sources are checked too, so that a bad one is reported before all groups are read.
         """
-        num_workers = num_workers or len(os.sched_getaffinity(0))
+        spans, accounts = spans_of(files, settings), [Account() for _ in files]
         with (
             atomic_directory(folder) as unfinished,
             (unfinished / "rows").open("wb") as rows_file,
             (unfinished / "signatures").open("wb") as signatures_file,
-            closing(ahead(spans, lambda item: self.read(item[1]), num_workers=num_workers)) as results,
+            closing(ahead(spans, lambda item: self.read(item[1]), num_workers=settings.workers)) as results,
         ):
-            accounts = defaultdict[int, Account](Account)
             for at, ((source, span), (skipped, found, signatures)) in enumerate(results):
-                first_row = accounts[source].rows + 1
-                found["source"], found["span"], found["row"] = source, at, first_row + found["in_span"]
-                accounts[source].documents += len(found)
-                for number, row in skipped:
-                    accounts[source].skip(row, first_row + number)
+                account = accounts[source]
+                found["source"], found["span"], found["row"] = source, at, account.rows + 1 + found["in_span"]
+                account.add(len(found), skipped)
                 rows_file.write(found.tobytes())
                 signatures_file.write(signatures.tobytes())
-                on_span(source, span.end_bytes)
-            check(accounts)
+                on_span(span.end_bytes)
+            check_sources(zip(files, accounts, strict=True), settings)
 
     def decide(self, groups: Sequence[tuple[Path, Sequence[str]]], output: Path) -> None:
         """Decide which documents are left out; `groups` are all screened folders in order, each with source names.
@@ -195,7 +188,7 @@ def without_dropped(spans: Iterator[tuple[int, Span]], folder: Path) -> Iterator
         dropped[at].append((number, Reason.NEAR_DUPLICATE if test < 0 else Reason.TEST_TEXT))
     for at, (source, span) in enumerate(spans):
         its = dropped.get(at, ())
-        yield source, replace(span, rows=partial(_rows_without, span.rows, its)) if its else span
+        yield source, replace(span, read=partial(_rows_without, span.read, its)) if its else span
 
 
 def _rows_without(read: Callable[[], list[Row]], dropped: Sequence[tuple[int, Reason]]) -> list[Row]:

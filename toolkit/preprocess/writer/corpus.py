@@ -80,12 +80,12 @@ class UnfinishedCorpus:
             if written.key == self.group_key(number):
                 self.written[number] = written
         while not self._is_full and self._num_counted in self.written:
-            tally = self.written[self._num_counted].tally
-            for name, account in tally.sources.items():
-                self.tally.sources[name] = account
+            total, more = self.tally, self.written[self._num_counted].tally
+            for name, account in more.sources.items():
+                total.sources[name] = account
                 self._num_rows, self._num_bad = self._num_rows + account.rows, self._num_bad + account.num_bad
                 self._check_bad_rows()
-            self.tally.add(tally)
+            total.kept, total.held_out = total.kept.plus(more.kept), total.held_out.plus(more.held_out)
             self._num_counted += 1
 
     @property

@@ -4,7 +4,6 @@ A shard closes after the document that brings it to its size, or at the end of t
 the corpus, and its holdout with the held-out documents.
 """
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ class ShardSequence:
     def add(self, encoded: EncodedSpan, source: str) -> None:
         """Add the next span, up to the limits; `source` is the name of its source in corpus.json."""
         account = self.tally.sources.setdefault(source, Account())
-        first_row, num_taken = account.rows, self._num_within_limits(encoded.lengths_N)
+        num_taken = self._num_within_limits(encoded.lengths_N)
         lengths, is_held_out = encoded.lengths_N[:num_taken], encoded.is_held_out_N[:num_taken]
         ids = encoded.ids[: int(lengths.sum())]
         for corpus, is_its in ((self.kept, ~is_held_out), (self.held_out, is_held_out)):
@@ -52,10 +51,7 @@ class ShardSequence:
                 corpus.counts.unknown_tokens += int(encoded.unknown_N[:num_taken][is_its].sum())
         # Rows after the document that reaches a limit are not counted.
         end = int(encoded.rows_N[num_taken - 1]) if self.is_full else encoded.num_rows
-        for number, row in encoded.skipped:
-            if number < end:
-                account.skip(row, first_row + number + 1)
-        account.documents += num_taken
+        account.add(num_taken, [(number, row) for number, row in encoded.skipped if number < end])
         account.text_bytes += int(encoded.text_bytes_N[:num_taken].sum())
 
     def end(self) -> None:
@@ -109,7 +105,7 @@ class OpenCorpus:
     def _append(self, ids: npt.NDArray[np.uint32], lengths_N: npt.NDArray[np.int64], source: str) -> None:
         if self._writer is None:
             self.folder.mkdir(exist_ok=True)
-            self._writer = ShardWriter(self.folder / self._next_name(), dtype=self.dtype)
+            self._writer = ShardWriter(self.folder / f"shard-{len(self.shards):05d}", dtype=self.dtype)
         self._writer.append(ids, lengths_N)
         if self._sources[-1:] != [source]:
             self._sources.append(source)
@@ -119,15 +115,12 @@ class OpenCorpus:
         """Finish the open shard, if any."""
         if self._writer is None:
             return
-        files, num_more = self._writer.close(), len(self._sources) - 1
+        num_more = len(self._sources) - 1
         source = self._sources[0] + (f" and {num_more:,} more" if num_more else "")
-        self.shards.append(ShardEntry(name=self._next_name(), source=source, **dataclasses.asdict(files)))
+        self.shards.append(self._writer.close(source=source))
         self._writer, self._tokens_in_shard, self._sources = None, 0, []
 
     def abort(self) -> None:
         """Remove the open shard."""
         if self._writer is not None:
             self._writer.abort()
-
-    def _next_name(self) -> str:
-        return f"shard-{len(self.shards):05d}"

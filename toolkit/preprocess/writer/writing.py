@@ -1,12 +1,8 @@
 """Writing of a group of sources: workers read and encode spans ahead, one writer makes the shards in order."""
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
-from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +10,10 @@ from tokenization import Tokenizer
 from toolkit.data import token_dtype
 from toolkit.preprocess.accounts import Account
 from toolkit.preprocess.encoding import EncodedSpan, SpanEncoder, ahead
-from toolkit.preprocess.readers import Span, iterate_spans
+from toolkit.preprocess.readers import Span
 from toolkit.preprocess.screening.documents import without_dropped
-from toolkit.preprocess.settings import PreprocessSettings, ReadingSettings
-from toolkit.preprocess.source_checks import SourceError, check_sources, errors_explained
+from toolkit.preprocess.settings import PreprocessSettings
+from toolkit.preprocess.source_checks import SourceError, check_sources, errors_explained, spans_of
 from toolkit.preprocess.sources import Source
 from toolkit.preprocess.text_sample import keep_sample
 from toolkit.preprocess.tokenizer_checks import BackendChoice
@@ -45,9 +41,7 @@ def write_group(
     `WrittenGroup`. `screened`: folder of what is left out of the group, if anything may be.
     """
     encode = SpanEncoder(tokenizer, choice.backend, settings.holdout, group.num_bytes)
-    num_workers = settings.workers or len(os.sched_getaffinity(0))
-    ends, begun = list(accumulate((file.num_bytes for file in group.files), initial=0)), time.monotonic()
-    spans = spans_of(group.files, settings)
+    spans, begun = spans_of(group.files, settings), time.monotonic()
     if screened is not None:
         spans = without_dropped(spans, screened)
     broken: SourceError | None = None
@@ -64,13 +58,13 @@ def write_group(
             settings=settings,
         )
         stack.callback(sequence.abort)
-        results = stack.enter_context(closing(ahead(spans, encode_span, num_workers=num_workers)))
+        results = stack.enter_context(closing(ahead(spans, encode_span, num_workers=settings.workers)))
         try:
             while not sequence.is_full and (result := next(results, None)):
                 (number, span), encoded = result
                 sequence.add(encoded, group.recorded[number])
                 keep_sample(unfinished, encoded.sample)
-                on_span(ends[number] + span.end_bytes, sequence.tally.both.rates(time.monotonic() - begun))
+                on_span(span.end_bytes, sequence.tally.both.rates(time.monotonic() - begun))
         except SourceError as error:
             broken = error
         check_sources(_accounts(group, sequence, broken), settings, broken)
@@ -94,12 +88,3 @@ def _accounts(
         account.num_bytes = file.num_bytes
         if broken is None or file != broken.source:
             yield file, account
-
-
-def spans_of(files: Sequence[Source], settings: ReadingSettings) -> Iterator[tuple[int, Span]]:
-    """The spans of sources, each with the number of its source."""
-    for number, file in enumerate(files):
-        named = partial(errors_explained, file, settings)
-        with named():
-            for span in iterate_spans(file, settings):
-                yield number, replace(span, rows=named()(span.rows))
