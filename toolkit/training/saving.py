@@ -39,7 +39,7 @@ class CheckpointSaver:
     def after_evaluation(self, state: RunState) -> None:
         """Record the validation losses of a step; those before the first step save nothing. Collective."""
         if (objective := self._run.settings.best_by) is not None and state.step:
-            found = BestStep(state.validation_loss(objective), state.step)
+            found = BestStep(state.losses.get(f"validation/{objective}", math.inf), state.step)
             self._best = min(self._best or self._best_before(), found)
 
     @property
