@@ -80,11 +80,6 @@ class AsyncCheckpoint:
         self._thread.shutdown()
         return True
 
-    def wait(self) -> None:
-        """Wait until it is visible. Collective."""
-        while not self.advance():
-            pass
-
     def abandon(self) -> None:
         """Discard it, once this rank's thread has ended; not collective."""
         self._thread.shutdown()
