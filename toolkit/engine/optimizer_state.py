@@ -39,7 +39,9 @@ def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[Param
     for name, parameter in _of_stage(engine):
         tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
         if is_mine(name):
-            yield ParameterState(name, *(_on_cpu(tensor) for tensor in tensors))
+            # Copies, since the engine keeps writing to its own tensors.
+            copies = (tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for tensor in tensors)
+            yield ParameterState(name, *copies)
 
 
 def _of_stage(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
@@ -115,11 +117,6 @@ def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, 
         safe_get_full_optimizer_state(parameter, "exp_avg"),
         safe_get_full_optimizer_state(parameter, "exp_avg_sq"),
     )
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, since the engine keeps writing to its own tensors."""
-    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
 
 
 def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState | None], optimizer_step: int) -> None:
