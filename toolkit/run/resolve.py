@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from toolkit.checkpoint.read import newest_intact
 from toolkit.core.text import ending, quoted
 from toolkit.data import Sizes
 from toolkit.engine import gpus
@@ -40,7 +41,7 @@ class ResolvedRun(DeclaredRun):
         """Return whether the folder has a checkpoint of this step or a later one, with every file intact."""
         if not self.continuation.is_own or self.continuation.step < step:
             return False
-        newest, _ = self.folder.newest_checkpoint()
+        newest, _ = newest_intact(self.folder.checkpoints)
         return newest is not None and newest.manifest.step >= step
 
     def write(self) -> None:
