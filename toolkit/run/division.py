@@ -1,7 +1,7 @@
 """Division of a run over ranks: pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.checkpoint.manifest import LayoutEntry
@@ -13,7 +13,6 @@ from toolkit.engine import gpus
 from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stage
 from toolkit.model.flops import attended_pairs
 from toolkit.objectives.schedule import Phase
-from toolkit.parallel.division import head_in_blocks
 from toolkit.parallel.memory import PROCESS_BYTES, RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import check_division
@@ -100,7 +99,7 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
     settings, named = run.settings, None if ds_config == "auto" else ds_config
     rows = settings.train.micro_batch_rows
     batch = _batch_of(settings, rows, num_ranks)
-    if (kept := _as_before(run, named, num_ranks)) is not None:
+    if (kept := _as_before(run, batch, named)) is not None:
         is_told = kept.batch != batch or gpus.has_gpu()
         division = kept
         told = [f"train.micro_batch_rows {kept.batch.micro_batch_rows}: as before this start"] if is_told else []
@@ -109,7 +108,7 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
         is_small = rows is None and batch.is_small(LARGEST_DEFAULT_MICRO_BATCH)
         told = [describe_small([batch.global_batch_rows])] if is_small else []
     else:
-        division, why = _largest_fitting(run, named, data_parallel=batch.data_parallel)
+        division, why = _largest_fitting(run, batch, named)
         told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
     check_division(settings, division.ds_config, division.source)
     return replace(division, choices=(*told, *division.choices))
@@ -162,16 +161,6 @@ def describe_small(sizes: Sequence[int]) -> str:
         f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
         "number divides those of a rank"
     )
-
-
-def describe_stages(run: DeclaredRun) -> str:
-    """The chosen pipeline cut, and why."""
-    why = "as before this start"
-    if not run.keeps_stages:
-        worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
-        why = f"balanced by arithmetic; the head is worth {worth:.2g} blocks"
-    sizes = ", ".join(str(len(blocks)) for blocks in run.stages)
-    return f"parallel.stages [{sizes}]: {why}"
 
 
 def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None = None) -> list[RankMemory]:
@@ -230,9 +219,8 @@ def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) ->
     """The division with the largest micro-batches, up to its own, that fit a CPU machine's memory, whether free or not,
     so that all starts sum alike. Unchanged with `train.micro_batch_rows`, or if it is as before this start.
     """
-    if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
-        return division
-    if _is_as_before(run, division):
+    is_given = run.settings.train.micro_batch_rows is not None
+    if is_given or run.settings.model.vocab_size is None or _is_as_before(run, division):
         return division
     fitting, rows = division, division.batch.micro_batch_rows
     room, needed = _USABLE_SHARE * total_memory() / ranks_here, main_memory(run, division)
@@ -243,31 +231,30 @@ def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) ->
     return division if fitting is division else replace(fitting, choices=(*division.choices, choice))
 
 
-def _as_before(run: DeclaredRun, named: str | None, num_ranks: int) -> Division | None:
+def _as_before(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division | None:
     """The checkpoint's division, for a run without `train.micro_batch_rows`; None unless all of it is the same."""
     rows = None if run.before is None else run.before.micro_batch_rows
-    share, left = divmod(run.settings.train.global_batch_rows, topology(0, num_ranks, run.settings.parallel).dp)
-    if run.settings.train.micro_batch_rows is not None or rows is None or left or share % rows:
+    share = batch.global_batch_rows // batch.data_parallel
+    if run.settings.train.micro_batch_rows is not None or rows is None or share % rows:
         return None
-    division = _with_file(run, _batch_of(run.settings, rows, num_ranks), named)
+    division = _with_file(run, replace(batch, micro_batch_rows=rows), named)
     return division if _is_as_before(run, division) else None
 
 
 def _is_as_before(run: DeclaredRun, division: Division) -> bool:
-    (tp, pp), batch = (run.settings.parallel.tp, run.settings.parallel.pp), division.batch
-    now = LayoutEntry(
-        world_size=batch.data_parallel * tp * pp,
+    return run.before is not None and layout_of(run, division) == run.before.model_copy(update={"stages": ()})
+
+
+def layout_of(run: DeclaredRun, division: Division) -> LayoutEntry:
+    """The layout that checkpoints of a run record, without the blocks of its pipeline stages."""
+    parallel, batch = run.settings.parallel, division.batch
+    return LayoutEntry(
+        world_size=batch.data_parallel * parallel.tp * parallel.pp,
         zero_stage=zero_stage(division.ds_config),
-        tp=tp,
-        pp=pp,
+        tp=parallel.tp,
+        pp=parallel.pp,
         micro_batch_rows=batch.micro_batch_rows,
     )
-    return run.before is not None and now == run.before.model_copy(update={"stages": ()})
-
-
-def parts_in_words(memory: RankMemory) -> str:
-    """Memory by purpose, in GB."""
-    return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(memory).items())
 
 
 def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division:
@@ -276,12 +263,12 @@ def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Divisio
     return Division(BatchPlans(batch, run.plan), config, source, is_compiled(run.settings.train, config), told)
 
 
-def _largest_fitting(run: DeclaredRun, named: str | None, *, data_parallel: int) -> tuple[Division, str]:
+def _largest_fitting(run: DeclaredRun, batch: BatchPlan, named: str | None) -> tuple[Division, str]:
     """Division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words."""
-    gpu_bytes, step_rows = gpus.gpu_bytes(), run.settings.train.global_batch_rows
-    share, usable = step_rows // data_parallel, _USABLE_SHARE * gpu_bytes
+    gpu_bytes, share = gpus.gpu_bytes(), batch.global_batch_rows // batch.data_parallel
+    usable = _USABLE_SHARE * gpu_bytes
     for rows in (rows for rows in range(share, 0, -1) if share % rows == 0):
-        division = _with_file(run, BatchPlan(step_rows, rows, data_parallel), named)
+        division = _with_file(run, replace(batch, micro_batch_rows=rows), named)
         needed = max(rank_memories(run, division), key=lambda memory: memory.total)
         if needed.total > usable:
             continue
@@ -289,7 +276,7 @@ def _largest_fitting(run: DeclaredRun, named: str | None, *, data_parallel: int)
         launches = "; of so few, launching kernels takes a large share of the time" if few else ""
         return division, f"the largest share that fits, {needed.total / 1e9:.1f} of {gpu_bytes / 1e9:.1f} GB{launches}"
     raise SettingsError(
-        f"one row needs {needed.total / 1e9:.1f} GB on a rank ({parts_in_words(needed)}), and its GPU has "
+        f"one row needs {needed.total / 1e9:.1f} GB on a rank ({needed.describe()}), and its GPU has "
         f"{gpu_bytes / 1e9:.1f}, of which {usable / 1e9:.1f} are counted on.\nSet train.activation_checkpointing or "
         "parallel.tp, or take a DeepSpeed file of a higher stage; train.micro_batch_rows=1 tries it all the same."
     )
