@@ -221,9 +221,10 @@ def _with_rates(
     length; a warm-up that the tail leaves unset is a share of its own stretch.
     """
     stretch, declared = before.plan.stretch_at(step - 1), before.settings.lr
-    fraction = None
-    if choices.lr == "rewarm" and "decay_steps" not in given and given.get("kind", declared.kind) == "wsd":
-        # Of each rise; that of the run would change the rates of its past.
+    begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
+    has_past, fraction = choices.lr == "rewarm" or begun is not None, None
+    if has_past and "decay_steps" not in given and given.get("kind", declared.kind) == "wsd":
+        # Of each stretch that the tail has a part in; that of the run would change the rates of its past.
         fraction = given.get("decay_fraction")
         given = {key: value for key, value in given.items() if key != "decay_fraction"}
     lr = _without_other_decay(to_plain(before.settings)["lr"], given)
@@ -246,10 +247,12 @@ def _with_rates(
             own = {key: value for key, value in own.items() if key == "lr_decay_steps"}
         if stretch.settings.warmup_steps is None:
             own = {"lr_warmup_steps": stretch.settings.ramps(stretch.num_steps)[0]} | own
-        begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
         if begun is None:
             lr |= {key.removeprefix("lr_"): value for key, value in own.items()}
         else:
+            if fraction is not None:
+                length = sum(entry.steps or 0 for entry in [*past[begun:], *phases[: rises[0] if rises else None]])
+                own["lr_decay_steps"] = type(declared)(warmup_steps=0, decay_fraction=fraction).ramps(length)[1]
             past[begun] = past[begun].model_copy(update=own)
     return lr, [*past, *phases]
 
