@@ -41,6 +41,11 @@ class ParameterState:
     exp_avg: "torch.Tensor"
     exp_avg_sq: "torch.Tensor"
 
+    @property
+    def tensors(self) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """Its weight and both moments."""
+        return self.weight, self.exp_avg, self.exp_avg_sq
+
 
 class Checkpoint:
     """A checkpoint folder. Made by `open_checkpoint`, `newest_intact` or `open_unverified`."""
