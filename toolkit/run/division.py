@@ -1,5 +1,6 @@
 """Division of a run over ranks: pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,7 @@ class BatchPlans:
     def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
         self.plan, self._steps = plan, steps
         self._plans = {
-            (phase.index, rows): _plan_of(plan, steps, phase, rows)
+            (phase.index, rows): self._plan_of(phase, rows)
             for phase in steps.schedule.phases
             for rows in phase.rows.sizes
         }
@@ -56,19 +57,36 @@ class BatchPlans:
     @property
     def small(self) -> list[int]:
         """Step sizes, in rows, that ranks run in much smaller micro-batches than the plan's."""
-        plans = self._plans.items()
-        return sorted(
-            {rows for (number, rows), plan in plans if plan.is_small(_largest(self.plan, self._steps, number))}
-        )
+        return sorted({rows for (number, rows), plan in self._plans.items() if plan.is_small(self._largest(number))})
 
     @property
     def largest_micro_batch(self) -> tuple[int, int]:
         """Rows, and positions per row, of the micro-batch with the most positions."""
-        shapes = [
-            (plan.micro_batch_rows, self._steps.data[number].sequence_length)
-            for (number, _), plan in self._plans.items()
-        ]
-        return max(shapes, key=lambda shape: shape[0] * shape[1])
+        lengths = [data.sequence_length for data in self._steps.data]
+        shapes = ((plan.micro_batch_rows, lengths[number]) for (number, _), plan in self._plans.items())
+        return max(shapes, key=math.prod)
+
+    def _plan_of(self, phase: Phase, rows: int) -> BatchPlan:
+        plan, length = self.plan, self._steps.data[phase.index].sequence_length
+        if (rows, length) == (plan.global_batch_rows, self._steps.sequence_length):
+            return plan
+        share, left = divmod(rows, plan.data_parallel)
+        if left:
+            is_full = rows == phase.rows.full
+            raise SettingsError(
+                f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
+                f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
+                f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
+                "Change it, or --num-procs, so that the ranks divide it."
+            )
+        largest = min(share, self._largest(phase.index))
+        micro = max(count for count in range(1, largest + 1) if share % count == 0)
+        return BatchPlan(rows, micro, plan.data_parallel)
+
+    def _largest(self, number: int) -> int:
+        """Most rows of a phase that have no more positions than a micro-batch of the plan."""
+        positions = self.plan.micro_batch_rows * self._steps.sequence_length
+        return max(1, positions // self._steps.data[number].sequence_length)
 
 
 @dataclass(frozen=True)
@@ -280,26 +298,3 @@ def _largest_fitting(run: DeclaredRun, batch: BatchPlan, named: str | None) -> t
         f"{gpu_bytes / 1e9:.1f}, of which {usable / 1e9:.1f} are counted on.\nSet train.activation_checkpointing or "
         "parallel.tp, or take a DeepSpeed file of a higher stage; train.micro_batch_rows=1 tries it all the same."
     )
-
-
-def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> BatchPlan:
-    length = steps.data[phase.index].sequence_length
-    if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
-        return plan
-    share, left = divmod(rows, plan.data_parallel)
-    if left:
-        is_full = rows == phase.rows.full
-        raise SettingsError(
-            f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
-            f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
-            f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
-            "Change it, or --num-procs, so that the ranks divide it."
-        )
-    largest = _largest(plan, steps, phase.index)
-    micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
-    return BatchPlan(rows, micro, plan.data_parallel)
-
-
-def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
-    """Most rows of a phase that have no more positions than a micro-batch of the plan."""
-    return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)
