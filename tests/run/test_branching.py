@@ -112,9 +112,6 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     plan = StepPlan(load_run(str(second)))
     assert (plan.first_step, plan.schedule.total_steps) == (8, 16)
     assert _rates(second) == pytest.approx([1e-2, 1e-2, 1e-2, 1e-2, 1e-2, 7.5e-3, 5e-3, 2.5e-3])
-    # The same as a fraction of that stretch.
-    tail = _MLM.replace("6", "8") + "[lr]\ndecay_fraction = 0.33\n"
-    assert _rates(_branch(first.parent, tmp_path, tail, step=8, name="third")) == _rates(second)
     written = tomllib.loads(second.read_text())
     assert [(phase["objective"], phase["steps"], phase["lr"]) for phase in written["schedule"]] == [
         ("clm", 4, "keep"),
@@ -130,6 +127,9 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     assert str(child.label).endswith("first (saved up to step 10), branched at step 4")
     (grandchild,) = child.children
     assert str(grandchild.label).endswith("second (no checkpoint yet), branched at step 8 <- this run")
+    # The same as a fraction of that stretch.
+    tail = _MLM.replace("6", "8") + "[lr]\ndecay_fraction = 0.33\n"
+    assert _rates(_branch(first.parent, tmp_path, tail, step=8, name="third")) == _rates(second)
 
 
 def test_a_run_file_above_a_model_is_no_relative(tmp_path: Path) -> None:
