@@ -50,7 +50,7 @@ PHRASES = {
 
 NAMES = {
     "other_positions": "rope_differences",
-    "bring_model": "fill_model_from_checkpoint",
+    "bring_model": "_fill_model_from_checkpoint",
     "check_own": "check_resumable",
     "_tell": "_run_hooks",
     "_give_up": "_raise_non_finite",

@@ -19,11 +19,10 @@ def test_the_newest_and_the_trunk_stay(write: Callable[..., Path], root: Path) -
     for step in range(10, 80, 10):
         write(step)
 
-    removed = retain(root, 2, is_kept=lambda step: step % 30 == 0)
+    for _ in range(2):
+        retain(root, 2, is_kept=lambda step: step % 30 == 0)
 
-    assert [path.name for path in removed] == ["step-00000050", "step-00000040", "step-00000020", "step-00000010"]
-    assert steps(root) == [30, 60, 70]
-    assert retain(root, 2, is_kept=lambda step: step % 30 == 0) == []
+        assert steps(root) == [30, 60, 70]
     assert sorted(path.name for path in root.iterdir()) == ["latest", "step-00000030", "step-00000060", "step-00000070"]
 
 

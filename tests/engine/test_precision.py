@@ -104,7 +104,7 @@ def test_another_processor_thread_count_step_or_torch_is_measured_again(
     faster_on_this_cpu(2, step="another", measure=measure)
     monkeypatch.setattr(module, "_cpu", lambda: "another")
     choose()
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
+    monkeypatch.setattr(module, "version", lambda name: "9.9")
     choose()
     choose()
     assert measure.threads == [2, 1, 2, 2, 2]

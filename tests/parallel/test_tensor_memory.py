@@ -85,7 +85,9 @@ class Held:
         peaks["load"], peaks["loaded"] = live.peak, live.now
         tokenizer = found.path / "tokenizer"
         with LiveBytes() as live:
-            AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer).wait()
+            saved = AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer)
+            while not saved.advance():
+                pass
         peaks["save"], peaks["saved"] = live.peak, live.now
         gc.collect()
         with warnings.catch_warnings(action="ignore"):

@@ -47,7 +47,9 @@ class LoadAndSave:
         found = open_checkpoint(self.checkpoint)
         load_checkpoint(engine, found)
         tokenizer = found.path / "tokenizer"
-        AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer).wait()
+        saved = AsyncCheckpoint(engine, Path(self.folder), manifest=found.manifest, tokenizer_folder=tokenizer)
+        while not saved.advance():
+            pass
         engine.close()
 
 

@@ -127,6 +127,9 @@ def test_a_branch_of_a_rewarmed_branch_keeps_that_warm_up(trunk: Path, tmp_path:
     assert str(child.label).endswith("first (saved up to step 10), branched at step 4")
     (grandchild,) = child.children
     assert str(grandchild.label).endswith("second (no checkpoint yet), branched at step 8 <- this run")
+    # The same as a fraction of that stretch.
+    tail = _MLM.replace("6", "8") + "[lr]\ndecay_fraction = 0.33\n"
+    assert _rates(_branch(first.parent, tmp_path, tail, step=8, name="third")) == _rates(second)
 
 
 def test_a_run_file_above_a_model_is_no_relative(tmp_path: Path) -> None:

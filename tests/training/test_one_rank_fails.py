@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.support.runs import RunCase, write_run
+from toolkit.checkpoint.read import newest_intact
 from toolkit.core.errors import CheckpointError, CorpusError, ToolkitError
 from toolkit.run.folder import RunFolder
 from toolkit.run.metrics import MetricsFile, MetricsLine, read_lines
@@ -146,9 +147,9 @@ def test_a_step_that_could_not_be_logged_is_the_last(raised):
 def test_a_hook_that_fails_costs_no_step(raised):
     """The other ranks learn of it at the next exchange; a checkpoint appears some steps after its own."""
     unlogged, _ = raised["log"]
-    newest, _ = RunFolder(unlogged).newest_checkpoint()
+    newest, _ = newest_intact(RunFolder(unlogged).checkpoints)
     assert newest.manifest.step in (4, 5)
     assert read_lines(RunFolder(unlogged))[-1]["step"] == 3
     untidy, _ = raised["retention"]
-    newest, _ = RunFolder(untidy).newest_checkpoint()
+    newest, _ = newest_intact(RunFolder(untidy).checkpoints)
     assert newest.manifest.step == read_lines(RunFolder(untidy))[-1]["step"] > 10

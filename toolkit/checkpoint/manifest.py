@@ -201,16 +201,8 @@ def tensor_file(kind: TensorKind, file: str) -> str:
 def manifest_bytes(manifest: CheckpointManifest) -> bytes:
     """The content of the manifest file."""
     content = manifest.model_dump(mode="json")
-    for key, usual in (
-        ("phase_settings", {}),
-        ("kernels", {}),
-        ("plugins", {}),
-        ("recent_losses", {}),
-        ("has_moments", True),
-        ("merged", []),
-        ("origin", {}),
-    ):
-        if content[key] == usual:
+    for key in ("phase_settings", "kernels", "plugins", "recent_losses", "has_moments", "merged", "origin"):
+        if getattr(manifest, key) == CheckpointManifest.model_fields[key].default:
             del content[key]
     if manifest.layout.micro_batch_rows is None:
         del content["layout"]["micro_batch_rows"]

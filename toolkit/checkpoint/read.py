@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from safetensors import SafetensorError, safe_open
 
@@ -40,6 +40,11 @@ class ParameterState:
     weight: "torch.Tensor"
     exp_avg: "torch.Tensor"
     exp_avg_sq: "torch.Tensor"
+
+    @property
+    def tensors(self) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """Its weight and both moments."""
+        return self.weight, self.exp_avg, self.exp_avg_sq
 
 
 class Checkpoint:
@@ -87,12 +92,7 @@ class Checkpoint:
         """A parameter with both moments, fp32 on the CPU; moments are zeros if the checkpoint has none."""
         if not self.manifest.has_moments:
             return self.fresh_parameter(name)
-        return ParameterState(
-            name=name,
-            weight=self._tensor("weights", name),
-            exp_avg=self._tensor("exp_avg", name),
-            exp_avg_sq=self._tensor("exp_avg_sq", name),
-        )
+        return ParameterState(name, *(self._tensor(kind, name) for kind in get_args(TensorKind)))
 
     def fresh_parameter(self, name: str) -> ParameterState:
         """A parameter with zero moments, as for a new optimizer."""

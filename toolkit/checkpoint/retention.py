@@ -54,21 +54,18 @@ class CheckpointSettings(Settings):
 
 def retain(
     root: Path, keep: int, *, is_kept: Callable[[int], bool] = lambda step: False, in_use: Container[int] = ()
-) -> list[Path]:
-    """Remove checkpoints that are no longer needed; return their folders, newest first.
+) -> None:
+    """Remove checkpoints that are no longer needed.
 
     The `keep` newest with all their files are kept, and every one whose step `is_kept`. Two kinds among the newest are
     kept without being counted, so that they cannot displace a good one: those that lack files, and those of a later
     step than the last one written, which were damaged when the run was resumed before them. Files are not hashed here.
     Those of the steps `in_use` are kept this time, as they are still to be read.
     """
-    removed: list[Path] = []
     for step, folder in _older(root, keep):
         if step not in in_use and not is_kept(step):
             with _explained("remove the old checkpoint", folder):
                 remove_folder(folder)
-            removed.append(folder)
-    return removed
 
 
 def drop_moments(root: Path, keep: int, *, in_use: Container[int] = ()) -> None:

@@ -25,7 +25,6 @@ from toolkit.engine.initialization import count_once_, initialize_deepspeed
 from toolkit.engine.optimizer import OptimizerSettings, build_optimizer
 from toolkit.engine.ranks import Ranks
 from toolkit.engine.step import LossTerm, MicroBatch, NonFiniteStep, StepResult
-from toolkit.model.config import ModelSettings
 from toolkit.model.encoder import Encoder
 from toolkit.model.head import Head
 from toolkit.model.segments import to_device
@@ -156,10 +155,6 @@ class Engine:
         """AdamW's own count of updates."""
         state = next(iter(self._adamw().state.values()), None)
         return int(state["step"]) if state else 0
-
-    def set_rope(self, settings: ModelSettings) -> None:
-        """Use the RoPE of these settings from the next forward pass on; their other values are the model's."""
-        self.module.set_rope(settings)
 
     def reset_moments(self) -> None:
         """Set AdamW's moments and its count of updates to zero, between two steps."""

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+import timeit
 from datetime import timedelta
 
 import torch
@@ -84,14 +84,6 @@ def measure_speed(ranks: Ranks) -> tuple[float, float]:
     matrix = torch.ones(2 * [_MATRIX_WIDTHS[ranks.device.type]], device=ranks.device)
     values = torch.zeros(ALL_REDUCE_BYTES // 4, device=ranks.device)
     # `item` waits for the device.
-    own = _least_seconds(lambda: (matrix @ matrix)[0, 0].item(), tries=100)
-    return own, _least_seconds(lambda: (dist.all_reduce(values), values[0].item()), tries=6)
-
-
-def _least_seconds(compute: Callable[[], object], *, tries: int) -> float:
-    taken = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        compute()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+    own = timeit.repeat(lambda: (matrix @ matrix)[0, 0].item(), number=1, repeat=100)
+    together = timeit.repeat(lambda: (dist.all_reduce(values), values[0].item()), number=1, repeat=6)
+    return min(own), min(together)

@@ -39,7 +39,9 @@ def collect(engine: Engine, *, is_mine: Callable[[str], bool]) -> Iterator[Param
     for name, parameter in _of_stage(engine):
         tensors = [_joined(engine, parameter, tensor) for tensor in _full(engine, parameter)]
         if is_mine(name):
-            yield ParameterState(name, *(_on_cpu(tensor) for tensor in tensors))
+            # Copies, since the engine keeps writing to its own tensors.
+            copies = (tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for tensor in tensors)
+            yield ParameterState(name, *copies)
 
 
 def _of_stage(engine: Engine) -> list[tuple[str, torch.nn.Parameter]]:
@@ -72,14 +74,18 @@ def restore(engine: Engine, read: Callable[[str], ParameterState | None], *, opt
     `read` returns a whole parameter by name, or None if this rank has no part of it. Every rank calls it with all names
     of the model, in the same order.
     """
-    if engine.zero_stage == 0:
-        _restore_unpartitioned(engine, read, optimizer_step)
-        return
-    optimizer = engine.deepspeed.optimizer
-    _make_moments_exist(optimizer, optimizer_step)
-    for parameter, whole in _own_states(engine, read):
-        state = _shared(parameter, whole)
-        if engine.zero_stage == 3:
+    optimizer, own = engine.deepspeed.optimizer, engine.named_parameters()
+    if engine.zero_stage > 0:
+        _make_moments_exist(optimizer, optimizer_step)
+    for name in engine.parameter_names:
+        if (whole := read(name)) is None:
+            continue
+        parameter, state = own[name], _shared(own[name], whole)
+        if engine.zero_stage == 0:
+            optimizer.state[parameter] = _moments(parameter.data, optimizer_step)
+            for tensor, found in zip(_full(engine, parameter), state.tensors, strict=True):
+                tensor.copy_(found)
+        elif engine.zero_stage == 3:
             _set_partition(engine, parameter, state)
         else:
             _set_full(parameter, state)
@@ -87,21 +93,11 @@ def restore(engine: Engine, read: Callable[[str], ParameterState | None], *, opt
         optimizer.update_lp_params()
 
 
-def _own_states(
-    engine: Engine, read: Callable[[str], ParameterState | None]
-) -> Iterator[tuple[torch.nn.Parameter, ParameterState]]:
-    """Parameters of this rank with their whole states; all names are read, so that ranks agree on each."""
-    own = engine.named_parameters()
-    for name in engine.parameter_names:
-        if (state := read(name)) is not None:
-            yield own[name], state
-
-
 def _shared(parameter: torch.nn.Parameter, state: ParameterState) -> ParameterState:
     """This rank's share of a whole parameter, or the whole if it has no shares."""
     if (share := share_of(parameter)) is None:
         return state
-    return ParameterState(state.name, *(share.take(part) for part in (state.weight, state.exp_avg, state.exp_avg_sq)))
+    return ParameterState(state.name, *(share.take(tensor) for tensor in state.tensors))
 
 
 def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -115,19 +111,6 @@ def _full(engine: Engine, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, 
         safe_get_full_optimizer_state(parameter, "exp_avg"),
         safe_get_full_optimizer_state(parameter, "exp_avg_sq"),
     )
-
-
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, since the engine keeps writing to its own tensors."""
-    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
-
-
-def _restore_unpartitioned(engine: Engine, read: Callable[[str], ParameterState | None], optimizer_step: int) -> None:
-    for parameter, state in _own_states(engine, read):
-        parameter.data.copy_(state.weight)
-        moments = engine.deepspeed.optimizer.state[parameter] = _moments(parameter.data, optimizer_step)
-        moments["exp_avg"].copy_(state.exp_avg)
-        moments["exp_avg_sq"].copy_(state.exp_avg_sq)
 
 
 def _find_moments(engine: Engine) -> None:

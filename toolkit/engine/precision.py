@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -181,8 +182,6 @@ def cpu_threads(number: int | None) -> Iterator[None]:
 
 
 def _description(threads: int, step: str) -> dict[str, str | int]:
-    from importlib.metadata import version
-
     return {"cpu": _cpu(), "threads": threads, "step": step, "torch": version("torch"), "version": _VERSION}
 
 

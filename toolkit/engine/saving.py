@@ -80,11 +80,6 @@ class AsyncCheckpoint:
         self._thread.shutdown()
         return True
 
-    def wait(self) -> None:
-        """Wait until it is visible. Collective."""
-        while not self.advance():
-            pass
-
     def abandon(self) -> None:
         """Discard it, once this rank's thread has ended; not collective."""
         self._thread.shutdown()
@@ -139,7 +134,7 @@ def load_checkpoint(engine: Engine, checkpoint: Checkpoint, *, moments: Literal[
             try:
                 state = checkpoint.fresh_parameter(name) if moments == "reset" else checkpoint.parameter(name)
                 assert state.weight.shape == shape, f"{name} has the shape {tuple(state.weight.shape)}"
-                tensors = [state.weight, state.exp_avg, state.exp_avg_sq]
+                tensors = list(state.tensors)
             except Exception as error:
                 failures.append(error)
         sent = tensors or (torch.empty(shape) for _ in range(3))

@@ -1,6 +1,7 @@
 """Process groups of a topology."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, cached_property
 
 import torch.distributed as dist
@@ -83,7 +84,7 @@ def _own_group(topology: Topology, ranks_of: Callable[[Topology], tuple[int, ...
     groups, placed = list[list[int]](), set[int]()
     for rank in range(topology.world_size):
         # Ranks of middle stages are in no group of `vocabulary`; `ranks_of` repeats one for them.
-        if rank not in placed and (ranks := ranks_of(topology.at(rank)))[0] not in placed:
+        if rank not in placed and (ranks := ranks_of(replace(topology, rank=rank)))[0] not in placed:
             groups.append(list(ranks))
             placed.update(ranks)
     group, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ optimizer is in host memory. At stage 3, weights stay gathered from the forward 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from toolkit.model.config import ActivationCheckpointing, ModelSettings
@@ -57,6 +57,10 @@ class RankMemory:
     def total(self) -> int:
         """Sum of all; allocator fragmentation and the CUDA context come on top."""
         return sum(astuple(self))
+
+    def describe(self) -> str:
+        """Memory by purpose, in GB."""
+        return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(self).items())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Place of each rank in the run, and division of the rows of a step among data-parallel ranks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -88,10 +88,6 @@ class Topology:
         """This copy's ranks with the same share of the vocabulary, in the first and the last stage."""
         in_stage = self.rank % self.ranks_per_stage
         return tuple(sorted({in_stage, in_stage + (self.pp - 1) * self.ranks_per_stage}))
-
-    def at(self, rank: int) -> "Topology":
-        """The place of another rank of the same run."""
-        return replace(self, rank=rank)
 
 
 def topology(rank: int, world_size: int, parallel: ParallelSettings) -> Topology:

@@ -218,9 +218,9 @@ the mean of the twins ({twins:.1%}), and {100 * (ours - self._majority):+.1f} ov
     def _settings(self) -> str:
         settings, corpus = self._run, self._data.corpus
         train, length, last = settings.train, settings.data.sequence_length, self._phases[-1].stop
-        checkpoint, _ = self.runs[0].newest_checkpoint()
-        assert checkpoint is not None
-        layout = checkpoint.manifest.layout
+        manifest = self.runs[0].newest_manifest()
+        assert manifest is not None
+        layout = manifest.layout
         rates = [line["tokens_per_second"] for line in read_lines(self.runs[0]) if "tokens_per_second" in line]
         epochs = last * train.global_batch_rows / self._data.rows.num_rows
         pairs = {

@@ -26,11 +26,10 @@ from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder
 from toolkit.run.identity import flat, saved_settings, snapshot
 from toolkit.run.load import complete_run, declare_settings, to_plain, to_toml
+from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import FREE_IN_PHASES, changed_data
 from toolkit.run.toml_files import apply_override, read_toml
 
-# Tables that a tail does not inherit from its parent.
-_OWN = ("schedule", "fork")
 _OF_A_RISE = ("peak", "warmup_steps", "decay_steps")
 
 
@@ -58,7 +57,7 @@ def make_branch(
     choices = validated(TailSettings, raw.pop("branch", {}), origin=str(tail), group="branch")
     before = declare_settings(saved_settings(manifest))
     _check_output(output, parent)
-    merged = _merged(to_plain(before.settings), raw, tail_file=tail, output=output)
+    merged = _merged(before.settings, raw, tail_file=tail, output=output)
     whole = _whole(merged, raw, before, manifest, choices=choices, origin=str(tail))
     run = complete_run(whole | {"fork": {"from": str(checkpoint), "step": step}}, [], origin=str(tail))
     corpora = open_corpora(run)
@@ -106,7 +105,7 @@ def _check_output(output: Path, parent: Path) -> None:
         )
 
 
-def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Path, output: Path) -> dict[str, Any]:
+def _merged(parent: RunSettings, tail: Mapping[str, Any], *, tail_file: Path, output: Path) -> dict[str, Any]:
     """The parent's settings with the tail's keys on top."""
     if "schedule" not in tail:
         raise SettingsError(
@@ -115,10 +114,10 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
         )
     if given := sorted({"init", "fork"} & tail.keys()):
         raise SettingsError(f"{tail_file}: a branch starts from its checkpoint. Leave [{given[0]}] out.")
-    raw = {key: value for key, value in parent.items() if key not in _OWN}
-    # Not inherited: the length, and the place of copies, since each run has its own.
-    for table, own in (("train", "steps"), ("checkpoint", "copy_to")):
-        raw[table] = {key: value for key, value in raw[table].items() if key != own}
+    raw = to_plain(parent)
+    # Not inherited: the phases, the length, and the place of copies, since each run has its own.
+    for table, own in ((raw, "schedule"), (raw, "fork"), (raw["train"], "steps"), (raw["checkpoint"], "copy_to")):
+        table.pop(own, None)
     if isinstance(raw["checkpoint"].get("keep_best"), str):
         # It may name an objective that the tail does not have.
         del raw["checkpoint"]["keep_best"]
@@ -132,23 +131,20 @@ def _merged(parent: Mapping[str, Any], tail: Mapping[str, Any], *, tail_file: Pa
             raw[key] |= {name: _objective(raw[key].get(name), given) for name, given in value.items()}
         else:
             raw[key] = changed_data(raw[key], value) if key == "data" else {**raw[key], **value}
-    run = raw["run"]
     if isinstance(tail.get("run"), Mapping) and tail["run"].get("dir", str(output)) != str(output):
         raise SettingsError(
             f"{tail_file}: run.dir={tail['run']['dir']!r}, and --output names {output}. Leave run.dir out."
         )
-    if isinstance(run, dict):
-        run["dir"] = str(output)
+    if isinstance(raw["run"], dict):
+        raw["run"]["dir"] = str(output)
     return raw
 
 
 def _objective(before: Any, given: Any) -> Any:
     """The parent's objective with the tail's settings on top; if the kinds differ, no setting is inherited."""
-    if not isinstance(before, dict) or not isinstance(given, Mapping):
-        return given
-    if given.get("kind", before["kind"]) != before["kind"]:
-        return given
-    return {**before, **given}
+    are_tables = isinstance(before, dict) and isinstance(given, Mapping)
+    is_same_kind = are_tables and given.get("kind", before["kind"]) == before["kind"]
+    return {**before, **given} if is_same_kind else given
 
 
 def _whole(
@@ -162,13 +158,17 @@ def _whole(
 ) -> dict[str, Any]:
     """The whole run: the parent's phases up to the step, then the tail's, with lengths in steps."""
     # A tail's mistakes are reported with its own phase numbers; its learning rate belongs to the whole run.
-    lr = tail.get("lr", {})
-    fraction = {"decay_fraction": lr["decay_fraction"]} if isinstance(lr, Mapping) and "decay_fraction" in lr else {}
-    alone = complete_run(deepcopy(merged) | {"lr": fraction | {"warmup_steps": 0, "decay_steps": 0}}, [], origin=origin)
+    rates, raw = tail.get("lr", {}), deepcopy(merged)
+    if isinstance(rates, Mapping):
+        fraction = {key: value for key, value in rates.items() if key == "decay_fraction"}
+        raw["lr"] = fraction | {"warmup_steps": 0, "decay_steps": 0}
+    alone = complete_run(raw, [], origin=origin)
     declared, step = to_plain(before.settings), manifest.step
     past = _past(before, step)
     scheduled = {entry.objective for phase in past for entry in phase.entries}
-    names = {name: _old_name(name, merged, declared, step) for name in scheduled}
+    theirs, ours = declared["objectives"], merged["objectives"]
+    # A parent's objective gets another name if the tail has a different one under its own.
+    names = {name: name if theirs.get(name) in (None, ours.get(name)) else f"{name}-to-{step}" for name in scheduled}
     past = [phase.renamed(names) for phase in past]
     # The run keeps data, rows and rotary angles of the earlier steps; the tail's are set on its own phases.
     given = {key: value for key, value in tail.get("data", {}).items() if key != "validation"}
@@ -181,7 +181,7 @@ def _whole(
         own = {key: value for key, value in data.items() if declared["data"].get(key) != value}
         update = {"global_batch_rows": rows, "data": own or None, "model": angles | (entry.model or {}) or None}
         phases.append(entry.of_steps(phase.stop - phase.start).model_copy(update=update))
-    lr, phases = _with_rates(before, step, past, phases, given=lr, choices=choices)
+    lr, phases = _with_rates(before, step, past, phases, given=rates, choices=choices)
     moved = _moved(alone, before, manifest)
     schedule = [entry.model_copy(update={"data": _placed(entry.data, moved)}) for entry in phases]
     validation = {key: value for key, value in merged["data"].items() if key == "validation"}
@@ -191,8 +191,7 @@ def _whole(
         "data": _placed(declared["data"], moved) | validation,
         "train": train | {"global_batch_rows": before_rows},
         "lr": lr,
-        "objectives": merged["objectives"]
-        | {new: declared["objectives"][old] for old, new in names.items() if old != new},
+        "objectives": ours | {new: theirs[old] for old, new in names.items() if old != new},
         "schedule": [entry.model_dump(by_alias=True, exclude_none=True) for entry in schedule],
     }
 
@@ -213,20 +212,19 @@ def _with_rates(
     past: list[PhaseSettings],
     phases: list[PhaseSettings],
     *,
-    given: Any,
+    given: Mapping[str, Any],
     choices: TailSettings,
-) -> tuple[Any, list[PhaseSettings]]:
+) -> tuple[dict[str, Any], list[PhaseSettings]]:
     """`[lr]` of the whole run, and its phases: a tail's peak, warm-up and decay apply to its phases that warm up again.
 
     If the rate is kept and nothing warms up, they apply to the stretch that continues. That one's warm-up keeps its
     length; a warm-up that the tail leaves unset is a share of its own stretch.
     """
-    if not isinstance(given, Mapping):
-        return given, [*past, *phases]
     stretch, declared = before.plan.stretch_at(step - 1), before.settings.lr
-    fraction = None
-    if choices.lr == "rewarm" and "decay_steps" not in given and given.get("kind", declared.kind) == "wsd":
-        # Of each rise; that of the run would change the rates of its past.
+    begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
+    has_past, fraction = choices.lr == "rewarm" or begun is not None, None
+    if has_past and "decay_steps" not in given and given.get("kind", declared.kind) == "wsd":
+        # Of each stretch that the tail has a part in; that of the run would change the rates of its past.
         fraction = given.get("decay_fraction")
         given = {key: value for key, value in given.items() if key != "decay_fraction"}
     lr = _without_other_decay(to_plain(before.settings)["lr"], given)
@@ -249,10 +247,12 @@ def _with_rates(
             own = {key: value for key, value in own.items() if key == "lr_decay_steps"}
         if stretch.settings.warmup_steps is None:
             own = {"lr_warmup_steps": stretch.settings.ramps(stretch.num_steps)[0]} | own
-        begun = max((number for number, entry in enumerate(past) if entry.lr == "rewarm"), default=None)
         if begun is None:
             lr |= {key.removeprefix("lr_"): value for key, value in own.items()}
         else:
+            if fraction is not None:
+                length = sum(entry.steps or 0 for entry in [*past[begun:], *phases[: rises[0] if rises else None]])
+                own["lr_decay_steps"] = type(declared)(warmup_steps=0, decay_fraction=fraction).ramps(length)[1]
             past[begun] = past[begun].model_copy(update=own)
     return lr, [*past, *phases]
 
@@ -302,12 +302,6 @@ def _past(before: DeclaredRun, step: int) -> list[PhaseSettings]:
         planned = phase.planned_steps if phase.planned_steps > steps else None
         entries.append(entry.of_steps(steps).model_copy(update={"planned_steps": planned}))
     return entries
-
-
-def _old_name(name: str, merged: Mapping[str, Any], declared: Mapping[str, Any], step: int) -> str:
-    """The name of a parent's objective, changed if the tail has a different one under that name."""
-    theirs, ours = (group["objectives"].get(name) for group in (declared, merged))
-    return name if theirs is None or theirs == ours else f"{name}-to-{step}"
 
 
 def _notes(run: DeclaredRun, before: DeclaredRun, choices: TailSettings) -> list[str]:

@@ -16,24 +16,17 @@ from toolkit.checkpoint.manifest import FIRST_WEIGHTS, MANIFEST_NAME, Checkpoint
 from toolkit.checkpoint.read import Checkpoint, import_hint, newest_intact
 from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.text import home_hint, quoted
-from toolkit.model.config import ModelSettings
 from toolkit.model.growth import Growth
 from toolkit.run.comparison import Course, check_same_corpora, check_same_run, parting
 from toolkit.run.corpora import RunCorpora
 from toolkit.run.declared_run import DeclaredRun
 from toolkit.run.folder import RunFolder, newest_whole
-from toolkit.run.identity import (
-    check_resumable,
-    check_same_model,
-    growth_of,
-    rope_differences,
-    saved_settings,
-)
+from toolkit.run.identity import check_resumable, check_same_model, growth_of, rope_differences, saved_settings
 from toolkit.run.remote_checkpoints import RemoteCheckpoint
 from toolkit.run.settings import RunSettings
 from toolkit.storage import is_url
 
-_WHAT_TO_GIVE = (
+WHAT_TO_GIVE = (
     "Give a folder that `toolkit convert --from-hf` wrote, a checkpoint "
     f"(RUN_DIR/{CHECKPOINTS_FOLDER}/step-NNNNNNNN), or a run folder."
 )
@@ -249,7 +242,7 @@ def find_continuation(run: DeclaredRun) -> Continuation:
     missing. Files are not hashed.
     """
     settings, fork, init = run.settings, run.settings.fork, run.settings.init
-    if (own := _from_own(run.folder, settings.checkpoint.copy_to)) is not None:
+    if (own := from_own(run.folder, settings.checkpoint.copy_to)) is not None:
         return own
     if fork is not None:
         try:
@@ -260,10 +253,10 @@ def find_continuation(run: DeclaredRun) -> Continuation:
             ) from None
     if init is None:
         return Continuation()
-    return _from_first_weights(init.source, "weights and moments" if init.optimizer == "keep" else "weights")
+    return from_first_weights(init.source, "weights and moments" if init.optimizer == "keep" else "weights")
 
 
-def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
+def from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     """Continuation from the run's own newest checkpoint: in its folder, else in `checkpoint.copy_to`."""
     own = str(folder.path)
     # Read even if the run folder has a checkpoint, so that problems there are reported now.
@@ -283,7 +276,7 @@ def _from_own(folder: RunFolder, copy_to: str | None) -> Continuation | None:
     return Continuation(newest.manifest, str(newest.path), notes=notes, run_dir=own)
 
 
-def _from_first_weights(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
+def from_first_weights(source: str, takes: Literal["weights", "weights and moments"] = "weights") -> Continuation:
     """Continuation from the checkpoint that `init.from` names."""
     if is_url(source) and (remote := RemoteCheckpoint.newest(source)) is not None:
         return Continuation(remote.manifest, remote.url, "init.from", takes)
@@ -294,7 +287,7 @@ def _from_first_weights(source: str, takes: Literal["weights", "weights and mome
     if newest is None:
         what = "holds no checkpoint" if path.is_dir() or is_url(source) else "is not a directory"
         hints = import_hint(path) + home_hint(source)
-        raise CheckpointError(f"init.from={source} {what}.{hints}\n{_WHAT_TO_GIVE}")
+        raise CheckpointError(f"init.from={source} {what}.{hints}\n{WHAT_TO_GIVE}")
     return Continuation(newest.manifest, str(newest.path), "init.from", takes)
 
 
@@ -307,45 +300,6 @@ def _remote(url: str) -> RemoteCheckpoint:
 def hashes_of_first_weights(source: str) -> dict[str, str]:
     """Hash of the weights that `init.from` names now, in the form of `RunCorpora.hashes`; empty if absent."""
     try:
-        return _from_first_weights(source).hashes()
+        return from_first_weights(source).hashes()
     except UserError:
         return {}
-
-
-def fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
-    """Fill in missing keys of `[model]` from the model that `init.from` names; given keys win.
-
-    Defaults would not do even if every size is given: rotary angles do not show in the weights' shapes, so other ones
-    would silently make another model.
-    """
-    init, run, saved = raw.get("init"), raw.get("run"), raw.get("checkpoint")
-    given = raw.get("model", {})
-    if not isinstance(init, dict) or not isinstance(given, dict) or "from" not in init:
-        return
-    source = init["from"]
-    if not isinstance(source, str) or not source:
-        raise SettingsError(f"invalid value for init.from: got {source!r}. {_WHAT_TO_GIVE}")
-    folder = run.get("dir") if isinstance(run, dict) else None
-    url = saved.get("copy_to") if isinstance(saved, dict) else None
-    try:
-        own = (
-            _from_own(RunFolder(folder), url if isinstance(url, str) and url else None)
-            if isinstance(folder, str)
-            else None
-        )
-        found = own or _from_first_weights(source)
-    except CheckpointError:
-        required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
-        if required <= given.keys():
-            # Settings can be inspected without the weights; the run itself asks for them again.
-            return
-        raise
-    assert found.manifest is not None
-    # A resumed run keeps its own [model]; its phases carry their own changes.
-    model = (found.manifest.settings.get("model") or {}) if found.is_own else found.manifest.table("model")
-    if not model:
-        raise CheckpointError(
-            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
-            "in [model]."
-        )
-    raw["model"] = {key: value for key, value in model.items() if value is not None} | given

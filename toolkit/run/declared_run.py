@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.checkpoint.manifest import LayoutEntry
-from toolkit.parallel.division import stage_blocks
+from toolkit.parallel.division import head_in_blocks, stage_blocks
 from toolkit.run.folder import RunFolder
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
@@ -40,6 +40,15 @@ class DeclaredRun:
         """Return whether the pipeline is cut as before."""
         parallel, before = self.settings.parallel, self.before
         return parallel.stages is None and before is not None and 1 < parallel.pp == len(before.stages)
+
+    def describe_stages(self) -> str:
+        """The chosen pipeline cut, and why."""
+        why = "as before this start"
+        if not self.keeps_stages:
+            worth = head_in_blocks(self.settings.model, targets_per_position=self.mean_targets)
+            why = f"balanced by arithmetic; the head is worth {worth:.2g} blocks"
+        sizes = ", ".join(str(len(blocks)) for blocks in self.stages)
+        return f"parallel.stages [{sizes}]: {why}"
 
     @property
     def mean_targets(self) -> float:

@@ -1,7 +1,8 @@
 """Division of a run over ranks: pipeline stages, the memory of each rank, the micro-batch, the DeepSpeed file."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.checkpoint.manifest import LayoutEntry
@@ -13,7 +14,6 @@ from toolkit.engine import gpus
 from toolkit.engine.ds_config import choose_ds_config, read_ds_config, zero_stage
 from toolkit.model.flops import attended_pairs
 from toolkit.objectives.schedule import Phase
-from toolkit.parallel.division import head_in_blocks
 from toolkit.parallel.memory import PROCESS_BYTES, RankMemory, memory_on_cpu, rank_memory, shapes_of_stages
 from toolkit.parallel.topology import LARGEST_DEFAULT_MICRO_BATCH, BatchPlan, batch_plan, topology
 from toolkit.run.checks import check_division
@@ -35,7 +35,7 @@ class BatchPlans:
     def __init__(self, plan: BatchPlan, steps: StepPlan) -> None:
         self.plan, self._steps = plan, steps
         self._plans = {
-            (phase.index, rows): _plan_of(plan, steps, phase, rows)
+            (phase.index, rows): self._plan_of(phase, rows)
             for phase in steps.schedule.phases
             for rows in phase.rows.sizes
         }
@@ -57,19 +57,36 @@ class BatchPlans:
     @property
     def small(self) -> list[int]:
         """Step sizes, in rows, that ranks run in much smaller micro-batches than the plan's."""
-        plans = self._plans.items()
-        return sorted(
-            {rows for (number, rows), plan in plans if plan.is_small(_largest(self.plan, self._steps, number))}
-        )
+        return sorted({rows for (number, rows), plan in self._plans.items() if plan.is_small(self._largest(number))})
 
     @property
     def largest_micro_batch(self) -> tuple[int, int]:
         """Rows, and positions per row, of the micro-batch with the most positions."""
-        shapes = [
-            (plan.micro_batch_rows, self._steps.data[number].sequence_length)
-            for (number, _), plan in self._plans.items()
-        ]
-        return max(shapes, key=lambda shape: shape[0] * shape[1])
+        lengths = [data.sequence_length for data in self._steps.data]
+        shapes = ((plan.micro_batch_rows, lengths[number]) for (number, _), plan in self._plans.items())
+        return max(shapes, key=math.prod)
+
+    def _plan_of(self, phase: Phase, rows: int) -> BatchPlan:
+        plan, length = self.plan, self._steps.data[phase.index].sequence_length
+        if (rows, length) == (plan.global_batch_rows, self._steps.sequence_length):
+            return plan
+        share, left = divmod(rows, plan.data_parallel)
+        if left:
+            is_full = rows == phase.rows.full
+            raise SettingsError(
+                f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
+                f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
+                f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
+                "Change it, or --num-procs, so that the ranks divide it."
+            )
+        largest = min(share, self._largest(phase.index))
+        micro = max(count for count in range(1, largest + 1) if share % count == 0)
+        return BatchPlan(rows, micro, plan.data_parallel)
+
+    def _largest(self, number: int) -> int:
+        """Most rows of a phase that have no more positions than a micro-batch of the plan."""
+        positions = self.plan.micro_batch_rows * self._steps.sequence_length
+        return max(1, positions // self._steps.data[number].sequence_length)
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
     settings, named = run.settings, None if ds_config == "auto" else ds_config
     rows = settings.train.micro_batch_rows
     batch = _batch_of(settings, rows, num_ranks)
-    if (kept := _as_before(run, named, num_ranks)) is not None:
+    if (kept := _as_before(run, batch, named)) is not None:
         is_told = kept.batch != batch or gpus.has_gpu()
         division = kept
         told = [f"train.micro_batch_rows {kept.batch.micro_batch_rows}: as before this start"] if is_told else []
@@ -109,7 +126,7 @@ def divide_run(run: DeclaredRun, *, ds_config: str | None, num_ranks: int) -> Di
         is_small = rows is None and batch.is_small(LARGEST_DEFAULT_MICRO_BATCH)
         told = [describe_small([batch.global_batch_rows])] if is_small else []
     else:
-        division, why = _largest_fitting(run, named, data_parallel=batch.data_parallel)
+        division, why = _largest_fitting(run, batch, named)
         told = [f"train.micro_batch_rows {division.batch.micro_batch_rows}: {why}"]
     check_division(settings, division.ds_config, division.source)
     return replace(division, choices=(*told, *division.choices))
@@ -162,16 +179,6 @@ def describe_small(sizes: Sequence[int]) -> str:
         f"steps of {shown} rows are slow: less than half of the rows that fit are in a micro-batch, since no larger "
         "number divides those of a rank"
     )
-
-
-def describe_stages(run: DeclaredRun) -> str:
-    """The chosen pipeline cut, and why."""
-    why = "as before this start"
-    if not run.keeps_stages:
-        worth = head_in_blocks(run.settings.model, targets_per_position=run.mean_targets)
-        why = f"balanced by arithmetic; the head is worth {worth:.2g} blocks"
-    sizes = ", ".join(str(len(blocks)) for blocks in run.stages)
-    return f"parallel.stages [{sizes}]: {why}"
 
 
 def rank_memories(run: DeclaredRun, division: Division, *, compiles: bool | None = None) -> list[RankMemory]:
@@ -230,9 +237,8 @@ def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) ->
     """The division with the largest micro-batches, up to its own, that fit a CPU machine's memory, whether free or not,
     so that all starts sum alike. Unchanged with `train.micro_batch_rows`, or if it is as before this start.
     """
-    if run.settings.train.micro_batch_rows is not None or run.settings.model.vocab_size is None:
-        return division
-    if _is_as_before(run, division):
+    is_given = run.settings.train.micro_batch_rows is not None
+    if is_given or run.settings.model.vocab_size is None or _is_as_before(run, division):
         return division
     fitting, rows = division, division.batch.micro_batch_rows
     room, needed = _USABLE_SHARE * total_memory() / ranks_here, main_memory(run, division)
@@ -243,31 +249,30 @@ def fit_main_memory(run: DeclaredRun, division: Division, *, ranks_here: int) ->
     return division if fitting is division else replace(fitting, choices=(*division.choices, choice))
 
 
-def _as_before(run: DeclaredRun, named: str | None, num_ranks: int) -> Division | None:
+def _as_before(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division | None:
     """The checkpoint's division, for a run without `train.micro_batch_rows`; None unless all of it is the same."""
     rows = None if run.before is None else run.before.micro_batch_rows
-    share, left = divmod(run.settings.train.global_batch_rows, topology(0, num_ranks, run.settings.parallel).dp)
-    if run.settings.train.micro_batch_rows is not None or rows is None or left or share % rows:
+    share = batch.global_batch_rows // batch.data_parallel
+    if run.settings.train.micro_batch_rows is not None or rows is None or share % rows:
         return None
-    division = _with_file(run, _batch_of(run.settings, rows, num_ranks), named)
+    division = _with_file(run, replace(batch, micro_batch_rows=rows), named)
     return division if _is_as_before(run, division) else None
 
 
 def _is_as_before(run: DeclaredRun, division: Division) -> bool:
-    (tp, pp), batch = (run.settings.parallel.tp, run.settings.parallel.pp), division.batch
-    now = LayoutEntry(
-        world_size=batch.data_parallel * tp * pp,
+    return run.before is not None and layout_of(run, division) == run.before.model_copy(update={"stages": ()})
+
+
+def layout_of(run: DeclaredRun, division: Division) -> LayoutEntry:
+    """The layout that checkpoints of a run record, without the blocks of its pipeline stages."""
+    parallel, batch = run.settings.parallel, division.batch
+    return LayoutEntry(
+        world_size=batch.data_parallel * parallel.tp * parallel.pp,
         zero_stage=zero_stage(division.ds_config),
-        tp=tp,
-        pp=pp,
+        tp=parallel.tp,
+        pp=parallel.pp,
         micro_batch_rows=batch.micro_batch_rows,
     )
-    return run.before is not None and now == run.before.model_copy(update={"stages": ()})
-
-
-def parts_in_words(memory: RankMemory) -> str:
-    """Memory by purpose, in GB."""
-    return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in asdict(memory).items())
 
 
 def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Division:
@@ -276,12 +281,12 @@ def _with_file(run: DeclaredRun, batch: BatchPlan, named: str | None) -> Divisio
     return Division(BatchPlans(batch, run.plan), config, source, is_compiled(run.settings.train, config), told)
 
 
-def _largest_fitting(run: DeclaredRun, named: str | None, *, data_parallel: int) -> tuple[Division, str]:
+def _largest_fitting(run: DeclaredRun, batch: BatchPlan, named: str | None) -> tuple[Division, str]:
     """Division into the largest micro-batches that fit in the memory of a rank's GPU, and the reason in words."""
-    gpu_bytes, step_rows = gpus.gpu_bytes(), run.settings.train.global_batch_rows
-    share, usable = step_rows // data_parallel, _USABLE_SHARE * gpu_bytes
+    gpu_bytes, share = gpus.gpu_bytes(), batch.global_batch_rows // batch.data_parallel
+    usable = _USABLE_SHARE * gpu_bytes
     for rows in (rows for rows in range(share, 0, -1) if share % rows == 0):
-        division = _with_file(run, BatchPlan(step_rows, rows, data_parallel), named)
+        division = _with_file(run, replace(batch, micro_batch_rows=rows), named)
         needed = max(rank_memories(run, division), key=lambda memory: memory.total)
         if needed.total > usable:
             continue
@@ -289,30 +294,7 @@ def _largest_fitting(run: DeclaredRun, named: str | None, *, data_parallel: int)
         launches = "; of so few, launching kernels takes a large share of the time" if few else ""
         return division, f"the largest share that fits, {needed.total / 1e9:.1f} of {gpu_bytes / 1e9:.1f} GB{launches}"
     raise SettingsError(
-        f"one row needs {needed.total / 1e9:.1f} GB on a rank ({parts_in_words(needed)}), and its GPU has "
+        f"one row needs {needed.total / 1e9:.1f} GB on a rank ({needed.describe()}), and its GPU has "
         f"{gpu_bytes / 1e9:.1f}, of which {usable / 1e9:.1f} are counted on.\nSet train.activation_checkpointing or "
         "parallel.tp, or take a DeepSpeed file of a higher stage; train.micro_batch_rows=1 tries it all the same."
     )
-
-
-def _plan_of(plan: BatchPlan, steps: StepPlan, phase: Phase, rows: int) -> BatchPlan:
-    length = steps.data[phase.index].sequence_length
-    if (rows, length) == (plan.global_batch_rows, steps.sequence_length):
-        return plan
-    share, left = divmod(rows, plan.data_parallel)
-    if left:
-        is_full = rows == phase.rows.full
-        raise SettingsError(
-            f"phase {phase.index + 1} of the schedule ({phase.objective}) has "
-            f"{'global_batch_rows' if is_full else 'batch_warmup_rows'}={rows}, which "
-            f"{counted(plan.data_parallel, 'data-parallel rank')} cannot share evenly.\n"
-            "Change it, or --num-procs, so that the ranks divide it."
-        )
-    largest = _largest(plan, steps, phase.index)
-    micro = max(count for count in range(1, min(share, largest) + 1) if share % count == 0)
-    return BatchPlan(rows, micro, plan.data_parallel)
-
-
-def _largest(plan: BatchPlan, steps: StepPlan, number: int) -> int:
-    """Most rows of a phase that have no more positions than a micro-batch of the plan."""
-    return max(1, plan.micro_batch_rows * steps.sequence_length // steps.data[number].sequence_length)

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolkit.checkpoint.folders import CHECKPOINTS_FOLDER, step_folders, step_name
 from toolkit.checkpoint.manifest import CheckpointManifest
-from toolkit.checkpoint.read import Checkpoint, newest_intact, open_unverified
+from toolkit.checkpoint.read import Checkpoint, open_unverified
 from toolkit.checkpoint.retention import is_complete
 from toolkit.core.errors import CheckpointError, CorpusError, SettingsError
 from toolkit.core.files import PARTIAL_FILES, atomic_directory, atomic_write, copy_files
@@ -56,10 +56,6 @@ class RunFolder:
     def newest_step(self) -> int:
         """Step of the newest checkpoint that has all its files (not hashed); 0 if absent."""
         return next((step for step, path in self.steps() if is_complete(path)), 0)
-
-    def newest_checkpoint(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint whose every file is intact, and a message for each newer one that is not."""
-        return newest_intact(self.checkpoints)
 
     def no_intact_checkpoint(self, damage: list[str]) -> CheckpointError:
         """The error for a run whose checkpoints are all damaged; `damage` says how, for each."""

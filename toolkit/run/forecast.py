@@ -23,7 +23,7 @@ from toolkit.objectives.registry import get
 from toolkit.objectives.schedule import Phase
 from toolkit.run.data import RunData
 from toolkit.run.declared_run import DeclaredRun
-from toolkit.run.division import Division, main_memory, parts_in_words, rank_memories
+from toolkit.run.division import Division, main_memory, rank_memories
 from toolkit.run.settings import RunSettings
 
 _SAMPLED_ROWS = 32
@@ -157,7 +157,7 @@ def forecast_memory(run: DeclaredRun, division: Division) -> list[str]:
     of = f" of stage {memories.index(worst) + 1}" if len(memories) > 1 else ""
     ranks = division.batch.data_parallel * settings.parallel.pp * settings.parallel.tp
     layout = f"{settings.precision or 'bf16'}, ZeRO stage {zero_stage(division.ds_config)}, {counted(ranks, 'rank')}"
-    needed = f"{worst.total / 1e9:.1f} GB ({parts_in_words(worst)}; {layout}, flash attention)"
+    needed = f"{worst.total / 1e9:.1f} GB ({worst.describe()}; {layout}, flash attention)"
     return [f"memory per rank{of}, on GPUs: {needed}"]
 
 

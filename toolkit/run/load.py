@@ -13,19 +13,20 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from toolkit.core.errors import SettingsError, UserError
+from toolkit.core.errors import CheckpointError, SettingsError, UserError
 from toolkit.core.files import check_folder
 from toolkit.core.settings import explain, nearest, validated
 from toolkit.data import DataSettings
+from toolkit.model.config import ModelSettings
 from toolkit.model.presets import MODEL_PRESETS
 from toolkit.objectives.registry import DeclaredObjective, declare
 from toolkit.objectives.schedulers import are_phases
 from toolkit.objectives.schedulers import declare as declare_scheduler
 from toolkit.run.checks import mistakes_in
-from toolkit.run.continuation import fill_model_from_checkpoint
+from toolkit.run.continuation import WHAT_TO_GIVE, from_first_weights, from_own
 from toolkit.run.data import in_steps
 from toolkit.run.declared_run import DeclaredRun
-from toolkit.run.folder import check_own_folder
+from toolkit.run.folder import RunFolder, check_own_folder
 from toolkit.run.settings import RunSettings
 from toolkit.run.step_plan import StepPlan
 from toolkit.run.toml_files import apply_override, find_toml, presets_in, read_toml
@@ -99,7 +100,7 @@ def complete_run(raw: dict[str, Any], mistakes: list[UserError], *, origin: str)
     with _collected(mistakes, raw):
         _expand_model_preset(raw)
     with _collected(mistakes, raw):
-        fill_model_from_checkpoint(raw)
+        _fill_model_from_checkpoint(raw)
     with _collected(mistakes):
         _expand_schedule(raw)
     return _validate(raw, origin, mistakes)
@@ -129,9 +130,7 @@ def is_as_written(path: Path) -> bool:
         raw = tomllib.loads(text)
     except (OSError, ValueError):
         return False
-    model = raw.get("model")
-    has_preset = isinstance(model, dict) and "preset" in model
-    return tomli_w.dumps(raw) == text and not has_preset and "scheduler" not in raw
+    return tomli_w.dumps(raw) == text and "preset" not in _table(raw, "model") and "scheduler" not in raw
 
 
 def to_plain(settings: RunSettings) -> dict[str, Any]:
@@ -163,8 +162,8 @@ def find_run_file(source: str) -> Path:
 
 def _expand_model_preset(raw: dict[str, Any]) -> None:
     """Replace model.preset by its keys; other keys of [model] win over them."""
-    model = raw.get("model")
-    if not isinstance(model, dict) or "preset" not in model:
+    model = _table(raw, "model")
+    if "preset" not in model:
         return
     name = model.pop("preset")
     if not isinstance(name, str) or name not in MODEL_PRESETS:
@@ -175,12 +174,46 @@ def _expand_model_preset(raw: dict[str, Any]) -> None:
     raw["model"] = {**MODEL_PRESETS[name].model_dump(exclude_unset=True), **model}
 
 
+def _fill_model_from_checkpoint(raw: dict[str, Any]) -> None:
+    """Fill in missing keys of `[model]` from the model that `init.from` names; given keys win.
+
+    Defaults would not do even if every size is given: rotary angles do not show in the weights' shapes, so other ones
+    would silently make another model.
+    """
+    init, given = _table(raw, "init"), raw.get("model", {})
+    if "from" not in init or not isinstance(given, dict):
+        return
+    source = init["from"]
+    if not isinstance(source, str) or not source:
+        raise SettingsError(f"invalid value for init.from: got {source!r}. {WHAT_TO_GIVE}")
+    folder, url = _table(raw, "run").get("dir"), _table(raw, "checkpoint").get("copy_to")
+    copies = url if isinstance(url, str) and url else None
+    try:
+        own = from_own(RunFolder(folder), copies) if isinstance(folder, str) else None
+        found = own or from_first_weights(source)
+    except CheckpointError:
+        required = {name for name, field in ModelSettings.model_fields.items() if field.is_required()}
+        if required <= given.keys():
+            # Settings can be inspected without the weights; the run itself asks for them again.
+            return
+        raise
+    assert found.manifest is not None
+    # A resumed run keeps its own [model]; its phases carry their own changes.
+    model = (found.manifest.settings.get("model") or {}) if found.is_own else found.manifest.table("model")
+    if not model:
+        raise CheckpointError(
+            f"init.from={source}: the manifest there does not describe a model. Give another checkpoint, or the shape "
+            "in [model]."
+        )
+    raw["model"] = {key: value for key, value in model.items() if value is not None} | given
+
+
 def _expand_schedule(raw: dict[str, Any]) -> None:
     """Replace [scheduler] by the phases that it makes from [[schedule]]; wrong entries stay, and are reported later."""
     if "scheduler" not in raw:
         return
-    given, entries, train = raw.pop("scheduler"), raw.get("schedule"), raw.get("train")
-    scheduler, steps = declare_scheduler(given), train.get("steps") if isinstance(train, dict) else None
+    given, entries, steps = raw.pop("scheduler"), raw.get("schedule"), _table(raw, "train").get("steps")
+    scheduler = declare_scheduler(given)
     if are_phases(entries):
         raw["schedule"] = scheduler.phases(entries, steps if isinstance(steps, int) else None)
 
@@ -218,6 +251,12 @@ def _validate(raw: dict[str, Any], origin: str, mistakes: list[UserError]) -> De
         lines = [line for mistake in mistakes for line in str(mistake).removeprefix(f"{origin}:").strip().splitlines()]
         raise SettingsError("\n  ".join([f"{origin}:", *(line.strip() for line in lines)]))
     return DeclaredRun(settings, *plans)
+
+
+def _table(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of a run file; empty if it is missing or no table, which is reported elsewhere."""
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _tables(given: object) -> list[dict[str, Any]]:

@@ -109,8 +109,8 @@ class MetricsFile:
         kept: list[str] = []
         moved: list[str] = []
         for line in _lines_of(self.path):
-            step = _step_of(line)
-            is_kept = step is not None and resumed_step is not None and step <= resumed_step
+            content = _content_of(line)
+            is_kept = content is not None and resumed_step is not None and content["step"] <= resumed_step
             (kept if is_kept else moved).append(line)
         if moved:
             with superseded.open("a", encoding="utf-8") as file:
@@ -127,7 +127,7 @@ def read_lines(folder: RunFolder) -> list[dict[str, Any]]:
     """The lines of a run's metrics.jsonl in order, without damaged ones; empty if there is no file."""
     if not folder.metrics_file.is_file():
         return []
-    return [json.loads(line) for line in _lines_of(folder.metrics_file) if _step_of(line) is not None]
+    return list(filter(None, map(_content_of, _lines_of(folder.metrics_file))))
 
 
 class History(NamedTuple):
@@ -199,8 +199,8 @@ def last_trained_line(folder: RunFolder) -> dict[str, Any] | None:
         return None
     for read in (_last_lines_of, _lines_of):
         for line in reversed(read(folder.metrics_file)):
-            if _step_of(line) is not None and "loss" in (content := json.loads(line)):
-                return dict(content)
+            if (content := _content_of(line)) is not None and "loss" in content:
+                return content
     return None
 
 
@@ -221,12 +221,11 @@ def _lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def _step_of(line: str) -> int | None:
-    """The step of a line; None if the line was cut off in writing, or is not a metrics line."""
+def _content_of(line: str) -> dict[str, Any] | None:
+    """The content of a line; None if the line was cut off in writing, or is not a metrics line."""
     try:
         content = json.loads(line)
     except ValueError:
         return None
     is_line = isinstance(content, dict) and isinstance(content.get("loss", 0.0), float | int)
-    step = content.get("step") if is_line else None
-    return step if isinstance(step, int) else None
+    return content if is_line and isinstance(content.get("step"), int) else None

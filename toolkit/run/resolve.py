@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from toolkit.checkpoint.read import newest_intact
 from toolkit.core.text import ending, quoted
 from toolkit.data import Sizes
 from toolkit.engine import gpus
@@ -21,7 +22,7 @@ from toolkit.run.continuation import Continuation, find_continuation
 from toolkit.run.corpora import open_corpora
 from toolkit.run.data import RunData, open_run_data, read_rows
 from toolkit.run.declared_run import DeclaredRun
-from toolkit.run.division import Division, describe_small, describe_stages, divide_run, read_division
+from toolkit.run.division import Division, describe_small, divide_run, read_division
 from toolkit.run.load import is_as_written, to_toml
 from toolkit.run.settings import CompleteSettings
 
@@ -40,7 +41,7 @@ class ResolvedRun(DeclaredRun):
         """Return whether the folder has a checkpoint of this step or a later one, with every file intact."""
         if not self.continuation.is_own or self.continuation.step < step:
             return False
-        newest, _ = self.folder.newest_checkpoint()
+        newest, _ = newest_intact(self.folder.checkpoints)
         return newest is not None and newest.manifest.step >= step
 
     def write(self) -> None:
@@ -132,7 +133,7 @@ def resolve_run(
     elif settings.train.compile and stage == 3:
         choices.append(f"train.compile true, but {broken}: leave it unset")
     if settings.parallel.pp > 1 and settings.parallel.stages is None:
-        choices.append(describe_stages(run))
+        choices.append(run.describe_stages())
     division = replace(division, ds_config=complete, choices=tuple(choices))
     return ResolvedRun(settings, run.plan, data, division, continuation, before=run.before)
 

@@ -1,7 +1,6 @@
 """Settings of one pretraining run: the whole, and the loop's own tables (run, train, log, eval)."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, InstanceOf, PlainSerializer, model_validator
 
@@ -63,6 +62,7 @@ class TrainSettings(OptimizerSettings):
 class InitSettings(Settings):
     """Source of the weights of a new run, instead of a random start."""
 
+    key: ClassVar = "init.from"
     source: str = Field(alias="from", min_length=1)
     """Source of the first weights: an imported model, a checkpoint, or a run folder (its newest checkpoint)."""
     optimizer: Literal["keep", "reset"] = "reset"
@@ -83,6 +83,10 @@ class InitSettings(Settings):
 class ForkSettings(Settings):
     """Step at which a run takes over from another one that made the same steps up to there."""
 
+    key: ClassVar = "fork.from"
+    # As in `[init]`: a fork is one run with its parent up to there.
+    optimizer: ClassVar[Literal["keep"]] = "keep"
+    grow: ClassVar[None] = None
     source: str = Field(alias="from", min_length=1)
     """Checkpoint of another run that this one continues; needed until it has saved one itself."""
     step: int = Field(gt=0)
@@ -110,17 +114,6 @@ class EvaluationSettings(Settings):
     """Steps between evaluations, besides those before the first step and after each phase."""
     rows: int | None = Field(None, gt=0)
     """Rows of each validation corpus, from its start. Unset: all."""
-
-
-@dataclass(frozen=True)
-class FirstWeights:
-    """The checkpoint that a run starts from."""
-
-    key: str
-    """The setting that names it."""
-    source: str
-    optimizer: Literal["keep", "reset"]
-    grow: Literal["tile"] | None = None
 
 
 class RunSettings(Settings):
@@ -163,12 +156,9 @@ class RunSettings(Settings):
         return self.schedule[-1].name if best is True else best or None
 
     @property
-    def first_weights(self) -> FirstWeights | None:
-        """Source of the weights; None if they are drawn."""
-        if self.fork is not None:
-            return FirstWeights("fork.from", self.fork.source, "keep")
-        init = self.init
-        return None if init is None else FirstWeights("init.from", init.source, init.optimizer, init.grow)
+    def first_weights(self) -> InitSettings | ForkSettings | None:
+        """What names the checkpoint that the run starts from; None if weights are drawn."""
+        return self.fork or self.init
 
 
 class CompleteSettings(RunSettings):

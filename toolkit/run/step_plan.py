@@ -80,14 +80,10 @@ class Stretch:
         """Number of updates that it was planned for."""
         return self.planned_stop - self.start
 
-    @property
-    def told_stop(self) -> str:
-        """Its end, and its planned end if later, in words."""
-        return f"{self.stop:,}" + f" of {self.planned_stop:,}" * (self.planned_stop > self.stop)
-
     def describe(self) -> str:
-        """Shape, lengths and peak in words."""
-        return self.settings.describe(self.num_steps)
+        """Its end, and its planned end if later; shape, lengths and peak in words."""
+        of = f" of {self.planned_stop:,}" if self.planned_stop > self.stop else ""
+        return f"to step {self.stop:,}{of}: {self.settings.describe(self.num_steps)}"
 
 
 class StepPlan:
@@ -223,9 +219,10 @@ class StepPlan:
 
     def describe_learning_rate(self) -> str:
         """Shape, lengths and peak of each stretch, in words."""
-        if len(self.stretches) == 1:
-            return self.stretches[0].describe()
-        return "; ".join(f"to step {stretch.told_stop}: {stretch.describe()}" for stretch in self.stretches)
+        first, *others = self.stretches
+        if not others:
+            return first.settings.describe(first.num_steps)
+        return "; ".join(stretch.describe() for stretch in self.stretches)
 
     def model_at(self, step: int) -> ModelSettings:
         """`[model]` of the update with 0-based index `step`."""
@@ -243,6 +240,7 @@ class StepPlan:
 
     def _stretches(self, settings: RunSettings) -> tuple[Stretch, ...]:
         own: dict[int, dict[str, float]] = {0: {}}
+        planned = dict[int, int]()
         for phase, entry in zip(self.schedule.phases, self._phases, strict=True):
             if entry.lr == "rewarm":
                 if settings.lr.kind != "wsd" and entry.lr_decay_steps is not None:
@@ -252,11 +250,8 @@ class StepPlan:
                     )
                 given = {key: getattr(entry, f"lr_{key}") for key in ("peak", "warmup_steps", "decay_steps")}
                 own[phase.start] = {key: value for key, value in given.items() if value is not None}
-        planned = {
-            phase.stop: entry.lr_planned_to
-            for phase, entry in zip(self.schedule.phases, self._phases, strict=True)
-            if entry.lr_planned_to is not None
-        }
+            if entry.lr_planned_to is not None:
+                planned[phase.stop] = entry.lr_planned_to
         if wrong := sorted(stop for stop, end in planned.items() if stop not in own or end < stop):
             raise SettingsError(
                 f"lr_planned_to={planned[wrong[0]]} in the phase that ends at step {wrong[0]:,}: it is a later step, "

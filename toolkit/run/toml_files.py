@@ -47,15 +47,6 @@ def _kind_of(raw: Mapping[str, Any]) -> str | None:
 
 def read_toml(path: Path, *, expected: str | None = None) -> dict[str, Any]:
     """The content of a TOML file; a SettingsError for a run, study or grid file if another of these is expected."""
-    raw = _read(path)
-    if expected and (kind := _kind_of(raw)) not in (None, expected):
-        raise SettingsError(
-            f"{path} is a {kind} file, not a {expected} file. Use it with: toolkit {_COMMANDS[kind]} {quoted(path)}"
-        )
-    return raw
-
-
-def _read(path: Path) -> dict[str, Any]:
     try:
         # Some editors begin a file with a byte order mark, which TOML does not know.
         text = path.read_text(encoding="utf-8-sig")
@@ -64,7 +55,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"could not read {path}: {error.strerror}. Give a file that can be read.") from None
     try:
-        return tomllib.loads(text)
+        raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         *before, last = text.rstrip().split("\n")
         end = f"at line {len(before) + 1:,}, column {len(last) + 1:,}, the end of the file"
@@ -74,6 +65,11 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path} is not valid TOML: {reason}.\n"
             'Correct it there: tables are written in [brackets], strings in "quotes".'
         ) from None
+    if expected and (kind := _kind_of(raw)) not in (None, expected):
+        raise SettingsError(
+            f"{path} is a {kind} file, not a {expected} file. Use it with: toolkit {_COMMANDS[kind]} {quoted(path)}"
+        )
+    return raw
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:

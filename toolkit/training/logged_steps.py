@@ -84,10 +84,11 @@ class LogHook(Hook):
 
     def close(self, error: BaseException | None) -> None:
         """Close all writers."""
-        try:
+        with ExitStack() as stack:
+            for writer in self._writers:
+                stack.enter_context(_naming(writer))
+                stack.callback(writer.close, error)
             self._catch_up()
-        finally:
-            close_all(self._writers, error)
 
     def _write(self, info: StepInfo, measured: MetricsLine) -> None:
         line: MetricsLine = {
@@ -111,14 +112,6 @@ class LogHook(Hook):
                 with _naming(writer):
                     writer.append(waiting[0])
                 waiting.popleft()
-
-
-def close_all(writers: Sequence[LineWriter], error: BaseException | None) -> None:
-    """Close writers; `error` is what ended the run, if anything did."""
-    with ExitStack() as stack:
-        for writer in writers:
-            stack.enter_context(_naming(writer))
-            stack.callback(writer.close, error)
 
 
 @contextmanager

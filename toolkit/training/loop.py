@@ -91,7 +91,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
     attention, is_start = attention_of(run.mix_at(state.step).objectives), state.step == run.plan.first_step
     info = StepInfo(state, schedule.phase_at(state.step), attention, is_start)
     hooks.each(lambda hook: hook.on_start(info))
-    run.engine.set_rope(run.plan.model_at(state.step))
+    run.engine.module.set_rope(run.plan.model_at(state.step))
     if info.is_start:
         state = _evaluate_if_due(run, info, hooks)
     is_stopping = errors.should_stop(run.is_stop_requested)
@@ -103,7 +103,7 @@ def _train(run: Run, state: RunState, coming: StepsAhead, hooks: HookList, error
         lr = run.plan.learning_rate(state.step)
         thresholds = run.spikes.thresholds(mix.names, state.losses_in(phase))
         largest = map(run.spikes.largest_applied, thresholds.values())
-        run.engine.set_rope(run.plan.model_at(state.step))
+        run.engine.module.set_rope(run.plan.model_at(state.step))
         if run.plan.resets_optimizer(state.step):
             run.engine.reset_moments()
         try:

@@ -15,7 +15,7 @@ from toolkit.engine.engine import Engine
 from toolkit.engine.ranks import Ranks
 from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.launcher import read_launcher
-from toolkit.run.division import divide_smaller, fit_main_memory, parts_in_words, rank_memories
+from toolkit.run.division import divide_smaller, fit_main_memory, rank_memories
 from toolkit.run.resolve import ResolvedRun
 from toolkit.training.agreement import agree
 from toolkit.training.batching import STATIC_TARGETS_MULTIPLE
@@ -125,7 +125,7 @@ def _described(run: ResolvedRun, reason: str) -> str:
     needed = max(rank_memories(run, run.division), key=lambda memory: memory.total)
     return (
         f"out of memory with {counted(run.division.batch.micro_batch_rows, 'row')} a micro-batch, for which "
-        f"{needed.total / 1e9:.1f} GB were expected ({parts_in_words(needed)}): {reason}"
+        f"{needed.total / 1e9:.1f} GB were expected ({needed.describe()}): {reason}"
     )
 
 

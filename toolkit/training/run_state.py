@@ -3,7 +3,6 @@
 Shapes: G rows in a step.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -45,29 +44,24 @@ class RunState:
         """
         before = self.losses_in(phase)
         newer = {name: (*before.get(name, ()), mean)[-WINDOW:] for name, mean in means.items()}
+        trained = {f"train/{name}": mean for name, mean in means.items()}
         return replace(
             self,
             step=self.step + 1,
             tokens=self.tokens + counts.tokens,
             digest=advance_digest(self.digest, hashes_G8),
+            losses={**self.losses, **trained},
             recent_losses={**before, **newer},
-        ).with_losses({f"train/{name}": mean for name, mean in means.items()})
+        )
 
     def after_evaluation(self, losses: Mapping[str, float]) -> "RunState":
         """The state with newer validation losses, by objective."""
-        return self.with_losses({f"validation/{name}": loss for name, loss in losses.items()})
-
-    def validation_loss(self, objective: str | None) -> float:
-        """The last validation loss of an objective; infinite if absent."""
-        return self.losses.get(f"validation/{objective}", math.inf)
+        newer = {f"validation/{name}": loss for name, loss in losses.items()}
+        return replace(self, losses={**self.losses, **newer})
 
     def losses_in(self, phase: Phase) -> Mapping[str, tuple[float, ...]]:
         """`recent_losses`, if the next step continues the phase; empty if it is the phase's first."""
         return self.recent_losses if self.step > phase.start else {}
-
-    def with_losses(self, losses: Mapping[str, float]) -> "RunState":
-        """The state with newer losses."""
-        return replace(self, losses={**self.losses, **losses})
 
 
 class StepCounts(NamedTuple):

@@ -4,10 +4,11 @@ import logging
 import math
 
 import toolkit
-from toolkit.checkpoint.manifest import CheckpointManifest, LayoutEntry, VocabularyEntry
+from toolkit.checkpoint.manifest import CheckpointManifest, VocabularyEntry
 from toolkit.core.errors import ToolkitError
 from toolkit.engine.engine import Engine
 from toolkit.engine.saving import AsyncCheckpoint
+from toolkit.run.division import layout_of
 from toolkit.run.identity import snapshot
 from toolkit.run.metrics import BestStep, best_step
 from toolkit.run.resolve import ResolvedRun
@@ -39,7 +40,7 @@ class CheckpointSaver:
     def after_evaluation(self, state: RunState) -> None:
         """Record the validation losses of a step; those before the first step save nothing. Collective."""
         if (objective := self._run.settings.best_by) is not None and state.step:
-            found = BestStep(state.validation_loss(objective), state.step)
+            found = BestStep(state.losses.get(f"validation/{objective}", math.inf), state.step)
             self._best = min(self._best or self._best_before(), found)
 
     @property
@@ -128,7 +129,8 @@ class CheckpointSaver:
 
 def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
     """The manifest of the run's checkpoints, without the run's progress."""
-    corpus, parallel, before = run.data.corpus, run.settings.parallel, run.continuation.before
+    corpus, before = run.data.corpus, run.continuation.before
+    stages = tuple(map(len, run.stages)) if run.settings.parallel.pp > 1 else ()
     return CheckpointManifest(
         toolkit_version=toolkit.__version__,
         step=0,
@@ -139,14 +141,7 @@ def _manifest(run: ResolvedRun, engine: Engine) -> CheckpointManifest:
         settings=snapshot(run.settings),
         corpora=run.data.corpora.hashes({} if before is None else before.corpora) | run.continuation.hashes(),
         vocabulary=VocabularyEntry.of(corpus.vocabulary, corpus.fingerprint),
-        layout=LayoutEntry(
-            world_size=engine.ranks.world_size,
-            zero_stage=engine.zero_stage,
-            tp=parallel.tp,
-            pp=parallel.pp,
-            micro_batch_rows=run.division.batch.micro_batch_rows,
-            stages=tuple(map(len, run.stages)) if parallel.pp > 1 else (),
-        ),
+        layout=layout_of(run, run.division).model_copy(update={"stages": stages}),
         kernels=engine.kernels,
         plugins=run.data.plugins,
         tensors={},
