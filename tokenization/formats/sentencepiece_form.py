@@ -112,12 +112,7 @@ class SentencePieceReference:
 
 def _names(processor: "sentencepiece.SentencePieceProcessor") -> SpecialNames:
     """Special tokens by role, from the model's own trainer spec; an id of -1 means none."""
-    ids = {
-        "bos": processor.bos_id(),
-        "eos": processor.eos_id(),
-        "unk": processor.unk_id(),
-        "pad": processor.pad_id(),
-    }
+    ids = {role: getattr(processor, f"{role}_id")() for role in ("bos", "eos", "unk", "pad")}
     size = processor.GetPieceSize()
     return SpecialNames({role: processor.IdToPiece(id_) for role, id_ in ids.items() if 0 <= id_ < size})
 

@@ -67,10 +67,8 @@ class _CrossEntropySum(torch.autograd.Function):
         with_gradients: bool,
     ) -> tuple[Tensor, Tensor | None]:
         losses: list[Tensor] = []
-        chunks = [
-            slice(start, start + form.rows(len(weight_VD)))
-            for start in range(0, len(hidden_ND), form.rows(len(weight_VD)))
-        ]
+        size = form.rows(len(weight_VD))
+        chunks = [slice(start, start + size) for start in range(0, len(hidden_ND), size)]
         if not with_gradients:
             losses += [
                 form.losses(linear(hidden_ND[rows], weight_VD, bias_V), labels_N[rows], columns) for rows in chunks
