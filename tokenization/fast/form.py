@@ -39,9 +39,10 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
     if cuts_digits(tokenizer):
         parsed["pre_tokenizer"] = parsed["pre_tokenizer"]["pretokenizers"][1]
-        digits = {digit: tokenizer.backend.token_to_id(digit) for digit in "0123456789"}
         parsed["added_tokens"] += [
-            asdict(AddedEntry(token_id, digit, special=False, normalized=False)) for digit, token_id in digits.items()
+            asdict(AddedEntry(token_id, digit, special=False, normalized=False))
+            for digit in "0123456789"
+            if (token_id := tokenizer.backend.token_to_id(digit)) is not None
         ]
     parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
     start = _found(_VOCABULARY, content, place).end()
