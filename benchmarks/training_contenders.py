@@ -93,7 +93,8 @@ def posed(contender: Contender, step: int) -> Any:
 
 
 def initial_encoder(contender: Contender) -> Any:
-    from toolkit.model import Encoder, initialize_, model_settings
+    from toolkit.model import Encoder, model_settings
+    from toolkit.model.initialization import initialize_
 
     encoder = Encoder(model_settings(**SHAPES[contender.shape]))
     initialize_(encoder, SEED)
@@ -107,7 +108,7 @@ def run_ours(contender: Contender, say: Callable[[float], None], gate: Gate) -> 
     from toolkit.engine.optimizer import OptimizerSettings
     from toolkit.engine.ranks import join_ranks
     from toolkit.engine.step import LossTerm
-    from toolkit.model import compile_blocks_
+    from toolkit.model.compiled_blocks import compile_blocks_
     from toolkit.parallel.topology import batch_plan
     from toolkit.training.batching import _make_micro_batch
 

@@ -43,7 +43,7 @@ def first_difference(
     texts: Sequence[str], expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]
 ) -> Difference | None:
     """First difference of two encodings of the same texts, each as concatenated ids and the number of ids per text."""
-    for number, ours, theirs in _differing(expected, found):
+    for number, ours, theirs in differences(expected, found):
         shorter = min(ours.size, theirs.size)
         differing = np.flatnonzero(ours[:shorter] != theirs[:shorter])
         token = int(differing[0]) if differing.size else shorter
@@ -52,12 +52,8 @@ def first_difference(
     return None
 
 
-def differing_texts(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> list[int]:
-    """Indices of the texts whose ids differ between two encodings."""
-    return [number for number, _, _ in _differing(expected, found)]
-
-
-def _differing(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> Iterator[tuple[int, Ids, Ids]]:
+def differences(expected: tuple[Ids, Lengths], found: tuple[Ids, Lengths]) -> Iterator[tuple[int, Ids, Ids]]:
+    """Index and both encodings of each text whose ids differ between two encodings of the same texts."""
     if np.array_equal(expected[1], found[1]) and np.array_equal(expected[0], found[0]):
         return
     parts = (np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in (expected, found))

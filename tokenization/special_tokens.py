@@ -85,7 +85,7 @@ def read_special_names(folder: Path) -> SpecialNames:
 
 @dataclass(frozen=True)
 class AddedEntry:
-    """A token that a configuration file adds to a vocabulary; the flags are those of `tokenizers.AddedToken`."""
+    """A token that a file adds to a vocabulary; the names are those of a `tokenizer.json`."""
 
     id: int
     content: str

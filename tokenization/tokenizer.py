@@ -28,15 +28,7 @@ from tokenization.backend import (
 from tokenization.errors import TokenizationError
 from tokenization.frame import ENCODING_FILE, Frame, post_processor_frame
 from tokenization.mask import MaskOrigin, choose_mask
-from tokenization.reference import (
-    EncodingRules,
-    HuggingFaceReference,
-    Ids,
-    Lengths,
-    Reference,
-    TokenizerKind,
-    TokenizerParts,
-)
+from tokenization.reference import EncodingRules, HuggingFaceReference, Ids, Lengths, TokenizerKind, TokenizerParts
 from tokenization.special_tokens import ROLES, SpecialNames, SpecialTextCounter
 
 if TYPE_CHECKING:
@@ -54,6 +46,8 @@ class Tokenizer:
     """A tokenizer with its special tokens chosen; made by `tokenization.load`.
 
     Attributes:
+        backend: the Hugging Face form that texts are encoded with; do not modify it.
+        kind: library that the ids of `encode_batch` come from.
         mask: the mask token and its origin.
         eod_id: id that ends a document: the requested one, else eos, else sep; None if absent.
         is_eod_given: whether it was requested.
@@ -69,11 +63,12 @@ class Tokenizer:
 
     def __init__(self, parts: TokenizerParts, *, mask_token: str, eod: str | None, rules: EncodingRules) -> None:
         names, self._digest, self.converted_form = parts.names, parts.digest, parts.content
-        self._backend = settled(parts.backend, names)
-        self._reference: Reference = parts.reference or HuggingFaceReference(self._backend)
+        self.backend = settled(parts.backend, names)
+        self._reference = parts.reference or HuggingFaceReference(self.backend)
+        self.kind = self._reference.kind
         self.rules = rules.settled(self.kind)
         self.folder, self.source, self.is_eod_given = parts.folder, parts.source, eod is not None
-        ids = self._backend.get_vocab(with_added_tokens=True)
+        ids = self.backend.get_vocab(with_added_tokens=True)
         check_ids(ids)
         if eod is not None and eod not in ids:
             raise TokenizationError(
@@ -99,23 +94,13 @@ class Tokenizer:
         self.eod_id = None if self.eod_text is None else ids[self.eod_text]
         self.role_ids = {role: known[text] for role, text in self._names.roles.items()}
         self.special_ids = {role: self.role_ids.get(role) for role in ("bos", "eos", "pad", "mask")}
-        added = self._backend.get_added_tokens_decoder().items()
+        added = self.backend.get_added_tokens_decoder().items()
         self._declared = {token_id: token.content for token_id, token in added if token.special}
         self.is_mask_ordinary = self.mask.origin is MaskOrigin.CHOSEN and self.mask.id not in self._declared
         self.all_special_ids = tuple(sorted({*self._declared, *known.values()}))
-        self._backend.encode_special_tokens = not self.rules.parse_special_text
+        self.backend.encode_special_tokens = not self.rules.parse_special_text
         if eod is not None:
             self.require_eod()
-
-    @property
-    def kind(self) -> TokenizerKind:
-        """Library that the ids of `encode_batch` come from."""
-        return self._reference.kind
-
-    @property
-    def backend(self) -> "tokenizers.Tokenizer":
-        """The Hugging Face form that texts are encoded with; do not modify it."""
-        return self._backend
 
     def require_eod(self) -> int:
         """The id that ends a document; raise `TokenizationError` if none is named or given, or if it is the mask."""
@@ -162,7 +147,7 @@ class Tokenizer:
     @cached_property
     def own_frame(self) -> Frame:
         """Ids that the post-processor puts around a text."""
-        return post_processor_frame(self._backend) if self.kind is TokenizerKind.HUGGINGFACE else Frame()
+        return post_processor_frame(self.backend) if self.kind is TokenizerKind.HUGGINGFACE else Frame()
 
     @cached_property
     def frame(self) -> Frame:
@@ -201,7 +186,7 @@ class Tokenizer:
         """
         suspects: Iterable[int] = range(len(texts))
         if self.rules.parse_special_text:
-            suspects = np.flatnonzero(self._num_inside(self._is_special, ids, lengths) > 0).tolist()
+            suspects = np.flatnonzero(self._num_inside(self._declared, ids, lengths) > 0).tolist()
         hits = np.zeros(len(texts), dtype=np.int64)
         for number in suspects:
             hits[number] = self._special_text.count(texts[number])
@@ -211,11 +196,12 @@ class Tokenizer:
         """Number of unknown tokens in each text; `ids` and `lengths` are from `encode_batch`."""
         if self.unknown_id is None or not (ids == self.unknown_id).any():
             return np.zeros_like(lengths)
-        is_unknown = np.arange(self.encoded_vocabulary_size) == self.unknown_id
-        return self._num_inside(is_unknown, ids, lengths)
+        return self._num_inside([self.unknown_id], ids, lengths)
 
-    def _num_inside(self, is_counted: npt.NDArray[np.bool_], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
-        """Number of ids of each text that `is_counted` flags, without its frame."""
+    def _num_inside(self, counted: Iterable[int], ids: Ids, lengths: Lengths) -> npt.NDArray[np.int64]:
+        """Number of `counted` ids in each text, without its frame."""
+        is_counted = np.zeros(self.encoded_vocabulary_size, dtype=bool)
+        is_counted[list(counted)] = True
         around = np.array([*self.frame.front, *self.frame.back], dtype=np.int64)
         num_before = np.concatenate([[0], np.cumsum(is_counted[ids])])
         ends = np.cumsum(lengths)
@@ -226,14 +212,7 @@ class Tokenizer:
     @cached_property
     def unknown_id(self) -> int | None:
         """Id of the unknown token; None if absent."""
-        return unknown_id(self._backend, self.form)
-
-    @cached_property
-    def _is_special(self) -> npt.NDArray[np.bool_]:
-        """Flag of each id that texts are encoded with: True if it is a special token."""
-        is_special = np.zeros(self.encoded_vocabulary_size, dtype=bool)
-        is_special[list(self._declared)] = True
-        return is_special
+        return unknown_id(self.backend, self.form)
 
     @cached_property
     def _special_text(self) -> SpecialTextCounter:
@@ -246,13 +225,13 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary's ids and bytes and the special ids; the same for any kind of source file."""
-        vocabulary = vocabulary_bytes(self._backend, mask=self.mask.text, mask_id=self.mask.id)
+        vocabulary = vocabulary_bytes(self.backend, mask=self.mask.text, mask_id=self.mask.id)
         return fingerprint(vocabulary, self.special_ids, special_ids=self.all_special_ids)
 
     @cached_property
     def _complete(self) -> "tokenizers.Tokenizer":
         """The tokenizer with every chosen token special, as it is saved."""
-        return completed(self._backend, self._names, mask_id=self.mask.id)
+        return completed(self.backend, self._names, mask_id=self.mask.id)
 
     @cached_property
     def files(self) -> dict[str, bytes]:
@@ -266,14 +245,14 @@ class Tokenizer:
             # transformers 5 calls them extra_special_tokens, and reads both; transformers 4 reads only this name.
             config["additional_special_tokens"] = list(self._names.extra)
         # Not `_complete`, which would stay in memory and is only needed for decoding.
-        complete = completed(self._backend, self._names, mask_id=self.mask.id)
-        content = self.form if complete is self._backend else complete.to_str(pretty=True).encode()
+        complete = completed(self.backend, self._names, mask_id=self.mask.id)
+        content = self.form if complete is self.backend else complete.to_str(pretty=True).encode()
         own = self.own_frame
         # Ids appended to documents are not part of the post-processor.
         back = own.back if self.frame.back[: len(own.back)] == own.back else ()
         if own != Frame(self.frame.front, back):
             parsed = json.loads(content)
-            parsed["post_processor"] = framing_post_processor(self._backend, front=self.frame.front, back=back)
+            parsed["post_processor"] = framing_post_processor(self.backend, front=self.frame.front, back=back)
             content = json.dumps(parsed, indent=2, ensure_ascii=False).encode()
         return {
             "tokenizer.json": content,
@@ -283,7 +262,7 @@ class Tokenizer:
     @property
     def newly_special(self) -> list[str]:
         """Tokens that are special only in the saved files: a mask or an end that was chosen here."""
-        return undeclared(self._backend, self._names.texts())
+        return undeclared(self.backend, self._names.texts())
 
     @cached_property
     def source_digest(self) -> str:
@@ -299,7 +278,7 @@ class Tokenizer:
     @cached_property
     def form(self) -> bytes:
         """The backend's `tokenizer.json`. Cached, since a large vocabulary takes half a second to write."""
-        return self.converted_form or self._backend.to_str(pretty=True).encode()
+        return self.converted_form or self.backend.to_str(pretty=True).encode()
 
     def encoding(self) -> dict[str, Any]:
         """Record of how texts were encoded, as plain data: the rules, and the frame as ids."""

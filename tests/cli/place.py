@@ -29,7 +29,8 @@ from tokenization.hub import with_retries
 from toolkit.cli.main import main
 from toolkit.conversion.weights import EMBEDDING, HEAD
 from toolkit.core.errors import UserError
-from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.model import Encoder, model_settings
+from toolkit.model.initialization import initialize_
 from toolkit.preprocess.program import preprocess
 from toolkit.preprocess.settings import PreprocessSettings
 from toolkit.run import load_run

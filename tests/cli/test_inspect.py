@@ -13,7 +13,8 @@ from toolkit.checkpoint.folders import remove_folder
 from toolkit.checkpoint.manifest import manifest_bytes, read_manifest
 from toolkit.core.errors import CheckpointError
 from toolkit.inspection import verify
-from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.model import Encoder, model_settings
+from toolkit.model.initialization import initialize_
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 

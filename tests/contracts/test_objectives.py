@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.objectives import known
+from toolkit.objectives.registry import KINDS
 from toolkit.testing.contracts import ObjectiveContract
 
 _SPLIT = {"mask_fraction": 0.5, "random_fraction": 0.3, "keep_fraction": 0.2}
@@ -31,10 +31,10 @@ _OTHERWISE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class TestEveryRegisteredKind(ObjectiveContract):
-    @pytest.fixture(params=[*known(), *_OTHERWISE], autouse=True)
+    @pytest.fixture(params=[*KINDS.known(), *_OTHERWISE], autouse=True)
     def _choose(self, request: pytest.FixtureRequest) -> None:
         self.kind, self.settings = _OTHERWISE.get(request.param, (request.param, {}))
 
 
 def test_ours_are_registered() -> None:
-    assert {"clm", "diffusion", "mlm", "mntp", "span"} <= set(known())
+    assert {"clm", "diffusion", "mlm", "mntp", "span"} <= set(KINDS.known())

@@ -7,9 +7,9 @@ from typing import get_args
 
 from tests.docs.pages import ROOT
 from toolkit.engine.ds_config import read_ds_config
-from toolkit.model import MODEL_PRESETS
 from toolkit.model.config import ActivationCheckpointing
 from toolkit.model.kernels.cross_entropy_forms import EAGER
+from toolkit.model.presets import MODEL_PRESETS
 from toolkit.parallel.division import stage_blocks
 from toolkit.parallel.memory import rank_memory, shapes_of_stages
 from toolkit.parallel.topology import ParallelSettings

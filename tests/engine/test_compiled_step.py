@@ -25,9 +25,11 @@ from toolkit.engine.optimizer import OptimizerSettings
 from toolkit.engine.optimizer_state import collect
 from toolkit.engine.ranks import join_ranks
 from toolkit.engine.step import LossTerm, MicroBatch
-from toolkit.model import Encoder, SegmentLayout, compile_blocks_
+from toolkit.model import Encoder
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.layers import joined_products
+from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.topology import batch_plan
 from toolkit.testing.distributed import run_distributed
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder

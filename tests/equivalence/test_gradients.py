@@ -27,11 +27,12 @@ from toolkit.engine.optimizer_state import collect
 from toolkit.engine.pipeline import PipelinedEngine
 from toolkit.engine.ranks import Ranks, join_ranks
 from toolkit.engine.step import LossTerm, MicroBatch
-from toolkit.model import Encoder, SegmentLayout, compile_blocks_
+from toolkit.model import Encoder
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel
 from toolkit.model.layers import Products, joined_products, separate_products
-from toolkit.model.segments import MixedRows
+from toolkit.model.segments import MixedRows, SegmentLayout
 from toolkit.parallel.division import stage_blocks
 from toolkit.parallel.stages import Stage
 from toolkit.parallel.tensor_parallel import share_weights_

@@ -8,8 +8,11 @@ import torch
 
 from tests.support.memory import allocated_by
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
+from toolkit.model import Encoder
+from toolkit.model.activation_checkpointing import checkpoint_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.config import ActivationCheckpointing
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 _MODES = get_args(ActivationCheckpointing)

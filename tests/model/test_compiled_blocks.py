@@ -17,14 +17,16 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, checkpoint_blocks_, compile_blocks_
+from toolkit.model import Encoder
+from toolkit.model.activation_checkpointing import checkpoint_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.config import ActivationCheckpointing
 from toolkit.model.encoder import Block, LastBlock, SelfAttention
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import EAGER
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products
-from toolkit.model.segments import MixedRows
+from toolkit.model.segments import MixedRows, SegmentLayout
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 # Cuts of a row of 32 into segments: few, as many as need a longer list of bounds, and with padding.

@@ -5,8 +5,9 @@ import torch
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
-from toolkit.model import MODEL_PRESETS, Encoder, ModelSettings, model_settings, parameter_counts
+from toolkit.model import Encoder, ModelSettings, model_settings, parameter_counts
 from toolkit.model.parameters import parameter_axes, shape_of
+from toolkit.model.presets import MODEL_PRESETS
 from toolkit.testing.models import MODEL_OPTIONS
 
 # Embedding, one layer, blocks and final norm, those and the embedding, everything: the paper's table, and Llama 3.2's.

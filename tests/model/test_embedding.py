@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, initialize_, model_settings
+from toolkit.model import Encoder, model_settings
+from toolkit.model.initialization import initialize_
 from toolkit.testing.models import tiny_encoder
 from toolkit.testing.tolerances import gradient_tolerance
 

@@ -11,9 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from tests.support.kernels import traced_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, attention, compile_blocks_
+from toolkit.model import Encoder, attention
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.encoder import SelfAttention
 from toolkit.model.kernels import plain_attention, window_attention
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing import models
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, hub_tensors, hugging_face_twin, tiny_encoder
 from toolkit.testing.tolerances import HUGGING_FACE_LOGITS, tolerance

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, initialize_
+from toolkit.model import Encoder
 from toolkit.model.families import FAMILIES, HUB_TYPES
 from toolkit.model.growth import Growth
+from toolkit.model.initialization import initialize_
 from toolkit.testing.models import MODEL_OPTIONS, dense_visibility, tiny_encoder, tiny_settings
 
 _OPTIONS = {str(options.get("family", "llama")): options for options in MODEL_OPTIONS.values()} | {"llama": {}}

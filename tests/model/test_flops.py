@@ -5,16 +5,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import (
-    Encoder,
-    SegmentLayout,
-    attended_pairs,
-    initialize_,
-    model_settings,
-    parameter_counts,
-    training_flops,
-)
+from toolkit.model import Encoder, model_settings, parameter_counts, training_flops
+from toolkit.model.flops import attended_pairs
+from toolkit.model.initialization import initialize_
 from toolkit.model.kernels.plain_attention import attend_by_bmm
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import SegmentLayout, compile_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import tiny_encoder
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from toolkit.model import Encoder, initialize_
-from toolkit.model.initialization import initial_weight
+from toolkit.model import Encoder
+from toolkit.model.initialization import initial_weight, initialize_
 from toolkit.testing.models import tiny_settings
 
 

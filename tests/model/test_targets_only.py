@@ -8,10 +8,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.kernels import plain_flash
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout
+from toolkit.model import Encoder
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.flash import FlashKernel, torch_flash
 from toolkit.model.layers import joined_products, separate_products
+from toolkit.model.segments import SegmentLayout
 from toolkit.testing.models import MODEL_OPTIONS, tiny_encoder
 
 _SEGMENTS = {

@@ -14,7 +14,7 @@ import pytest
 from tests.support.forked import run_python
 from tests.support.packages import lay_down_entry_points
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import AttentionKind, Draws, Vocabulary, build, get, known, register, registry
+from toolkit.objectives import AttentionKind, Draws, Vocabulary, build, get, register, registry
 from toolkit.objectives.registry import declare
 
 VOCABULARY = Vocabulary(size=100, mask_id=4, pad_id=2, bos_id=1, eos_id=2, special_ids=(1, 2))
@@ -76,7 +76,7 @@ def _forget() -> Iterator[None]:
 
 def test_a_plugin_is_found_and_used(site: Path) -> None:
     _install(site, "plugin_good", source=PLUGIN, points={"every-nth": "plugin_good:EveryNth"})
-    assert "every-nth" in known()
+    assert "every-nth" in registry.KINDS.known()
     objective = build("every-nth", {"every": 3}, VOCABULARY)
     tokens_BS = np.array([[10, 11, 12, 13, 14, 2, 2]])
     segments_BS = np.array([[1, 1, 1, 1, 1, 1, 0]])
@@ -107,7 +107,7 @@ def test_a_plugin_passes_the_contract_suite_from_its_own_tests(tmp_path: Path) -
 
 def test_a_broken_plugin_hurts_nobody_who_does_not_use_it(site: Path) -> None:
     _install(site, "plugin_bad", source="raise RuntimeError('at import')\n", points={"bad": "plugin_bad:Bad"})
-    assert {"bad", "clm", "mlm"} <= set(known())
+    assert {"bad", "clm", "mlm"} <= set(registry.KINDS.known())
     assert build("mlm", {}, VOCABULARY).name == "mlm"
     assert "plugin_bad" not in sys.modules
 
@@ -151,7 +151,7 @@ def test_register_makes_a_class_known_in_this_process() -> None:
     assert isinstance(every_nth, type)
     assert register(every_nth) is every_nth
     assert get("every-nth") is every_nth
-    assert "every-nth" in known()
+    assert "every-nth" in registry.KINDS.known()
 
 
 def test_register_refuses_a_taken_name() -> None:

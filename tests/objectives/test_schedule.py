@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from toolkit.core.errors import SettingsError
-from toolkit.objectives import PhaseSettings, Schedule
+from toolkit.objectives import PhaseSettings
+from toolkit.objectives.schedule import Schedule
 
 
 def _resolve(*phases: tuple[str, dict[str, Any]], total_steps: int | None = None, rows: int = 8) -> Schedule:

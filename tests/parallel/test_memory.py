@@ -16,17 +16,13 @@ from toolkit.core.types import AttentionKind
 from toolkit.engine.ds_config import read_ds_config, resolve_ds_config
 from toolkit.engine.ranks import join_ranks
 from toolkit.engine.step import LossTerm, MicroBatch
-from toolkit.model import (
-    Encoder,
-    ModelSettings,
-    SegmentLayout,
-    checkpoint_blocks_,
-    compile_blocks_,
-    model_settings,
-)
+from toolkit.model import Encoder, ModelSettings, model_settings
+from toolkit.model.activation_checkpointing import checkpoint_blocks_
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import EAGER, Compiled
 from toolkit.model.layers import joined_products
+from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.memory import RankMemory, RankShape, largest_parameter, rank_memory, shapes_of_stages
 from toolkit.parallel.tensor_parallel import share_weights_
 from toolkit.parallel.topology import batch_plan

@@ -5,8 +5,9 @@ import torch
 
 from toolkit.core.errors import SettingsError
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, SegmentLayout, model_settings
+from toolkit.model import Encoder, model_settings
 from toolkit.model.encoder import ForwardContext
+from toolkit.model.segments import SegmentLayout
 from toolkit.parallel.division import balanced_stages, check_pipeline_parallel, head_in_blocks, stage_blocks
 from toolkit.parallel.shares import allocate_
 from toolkit.parallel.stages import Stage

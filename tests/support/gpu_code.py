@@ -33,12 +33,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _triton
 
 from toolkit.core.types import AttentionKind
-from toolkit.model import SegmentLayout, compile_blocks_, model_settings
+from toolkit.model import model_settings
+from toolkit.model.compiled_blocks import compile_blocks_
 from toolkit.model.encoder import Encoder, ForwardContext
 from toolkit.model.kernels.choice import Kernels
 from toolkit.model.kernels.cross_entropy_forms import Compiled, VocabularyColumns, compiled_parts
 from toolkit.model.kernels.flash import torch_flash
 from toolkit.model.layers import joined_products
+from toolkit.model.segments import SegmentLayout
 
 _CUDA = torch.device("cuda", 0)
 _H200 = SimpleNamespace(

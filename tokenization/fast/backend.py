@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenization.backend import byte_level_bytes, is_byte_level
-from tokenization.comparison import differing_texts, first_difference, hashes_of
+from tokenization.comparison import differences, first_difference, hashes_of
 from tokenization.errors import (
     BackendsDiffer,
     Difference,
@@ -198,7 +198,8 @@ class FastBackend:
         return odd
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
-        return differing_texts(self._tokenizer.encode_batch(texts), self._encode(texts))
+        found = differences(self._tokenizer.encode_batch(texts), self._encode(texts))
+        return [number for number, _, _ in found]
 
     def _renew_if_grown(self) -> None:
         """Return freed memory to the system; if that is not enough, restart gigatoken."""

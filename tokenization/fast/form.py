@@ -5,11 +5,12 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tokenization.backend import byte_level_text, is_byte_level
 from tokenization.errors import FastUnavailable
-from tokenization.special_tokens import SpecialTextCounter
+from tokenization.special_tokens import AddedEntry, SpecialTextCounter
 from tokenization.specs import shipped_spec
 from tokenization.tokenizer import Tokenizer
 
@@ -38,7 +39,11 @@ def fast_form(tokenizer: Tokenizer) -> bytes:
         parsed["added_tokens"] = [token for token in parsed["added_tokens"] if not token["special"]]
     if cuts_digits(tokenizer):
         parsed["pre_tokenizer"] = parsed["pre_tokenizer"]["pretokenizers"][1]
-        parsed["added_tokens"] += [_added(tokenizer, digit) for digit in "0123456789"]
+        parsed["added_tokens"] += [
+            asdict(AddedEntry(token_id, digit, special=False, normalized=False))
+            for digit in "0123456789"
+            if (token_id := tokenizer.backend.token_to_id(digit)) is not None
+        ]
     parsed["pre_tokenizer"] = _as_gigatoken_knows_it(parsed["pre_tokenizer"])
     start = _found(_VOCABULARY, content, place).end()
     stand_ins = "".join(
@@ -71,11 +76,6 @@ def cuts_digits(tokenizer: Tokenizer) -> bool:
         }:
             return all(tokenizer.backend.token_to_id(digit) is not None for digit in "0123456789")
     return False
-
-
-def _added(tokenizer: Tokenizer, text: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    return {"id": tokenizer.backend.token_to_id(text), "content": text, **flags}
 
 
 def missing_bytes(tokenizer: Tokenizer) -> list[int]:

@@ -19,6 +19,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from tokenization.formats.sentencepiece_model import (
     parse_model,
 )
 from tokenization.reference import TokenizerKind
-from tokenization.special_tokens import SpecialNames
+from tokenization.special_tokens import AddedEntry, SpecialNames
 
 if TYPE_CHECKING:
     import sentencepiece
@@ -111,12 +112,7 @@ class SentencePieceReference:
 
 def _names(processor: "sentencepiece.SentencePieceProcessor") -> SpecialNames:
     """Special tokens by role, from the model's own trainer spec; an id of -1 means none."""
-    ids = {
-        "bos": processor.bos_id(),
-        "eos": processor.eos_id(),
-        "unk": processor.unk_id(),
-        "pad": processor.pad_id(),
-    }
+    ids = {role: getattr(processor, f"{role}_id")() for role in ("bos", "eos", "unk", "pad")}
     size = processor.GetPieceSize()
     return SpecialNames({role: processor.IdToPiece(id_) for role, id_ in ids.items() if 0 <= id_ < size})
 
@@ -128,11 +124,11 @@ def _refuse_unsupported(model: SentencePieceModel, name: str) -> None:
         what = f"cuts text into {model.type.name.lower()}s"
     elif model.treat_whitespace_as_suffix:
         what = "writes spaces after words"
-    elif not model.normalizer.escape_whitespaces:
+    elif not model.escape_whitespaces:
         what = "leaves spaces as they are"
     elif PieceType.UNUSED in types:
         what = "has pieces that are marked as unused"
-    elif PieceType.USER_DEFINED in types and model.type is ModelType.BPE and model.normalizer.add_dummy_prefix:
+    elif PieceType.USER_DEFINED in types and model.type is ModelType.BPE and model.add_dummy_prefix:
         what = "has user-defined symbols and puts a space in front of text"
     elif model.type is ModelType.BPE and (pair := _overlapping_equals(model)):
         what = "has overlapping pieces of equal score, as vocabularies that were merged have ({!r}, {!r})".format(*pair)
@@ -147,16 +143,8 @@ def _hugging_face_form(model: SentencePieceModel) -> dict[str, Any]:
     special = (PieceType.CONTROL, PieceType.UNKNOWN)
     is_unigram = model.type is ModelType.UNIGRAM
     added = [
-        {
-            "id": number,
-            "content": piece.text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            # User-defined symbols are matched in the normalized text, with spaces escaped.
-            "normalized": piece.type not in special,
-            "special": piece.type in special,
-        }
+        # User-defined symbols are matched in the normalized text, with spaces escaped.
+        asdict(AddedEntry(number, piece.text, special=piece.type in special, normalized=piece.type not in special))
         for number, piece in enumerate(model.pieces)
         if piece.type in special or (piece.type is PieceType.USER_DEFINED and not is_unigram)
     ]
@@ -165,45 +153,41 @@ def _hugging_face_form(model: SentencePieceModel) -> dict[str, Any]:
         *([{"type": "ByteFallback"}] if model.byte_fallback else []),
         {"type": "Fuse"},
     ]
-    if model.normalizer.remove_extra_whitespaces or model.normalizer.add_dummy_prefix:
-        num_spaces = _ALL if model.normalizer.remove_extra_whitespaces else 1
+    if model.remove_extra_whitespaces or model.add_dummy_prefix:
+        num_spaces = _ALL if model.remove_extra_whitespaces else 1
         decoders.append({"type": "Strip", "content": " ", "start": num_spaces, "stop": 0})
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
         "pre_tokenizer": _literal_cuts(model.pieces) if is_unigram else None,
-        "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": _unigram(model) if is_unigram else _bpe(model),
     }
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
-    spec = model.normalizer
     steps: list[dict[str, Any]] = []
-    if spec.add_dummy_prefix and not spec.remove_extra_whitespaces:
+    if model.add_dummy_prefix and not model.remove_extra_whitespaces:
         # First step: a text that the character map empties keeps the space.
         steps.append({"type": "Prepend", "prepend": " "})
-    if spec.charsmap:
+    if model.charsmap:
         from tokenizers.normalizers import Precompiled
 
         # `tokenizers` looks up a two-character line end once: it would map the first character and drop the second.
-        line_end = "".join(map(Precompiled(spec.charsmap).normalize_str, "\r\n"))
+        line_end = "".join(map(Precompiled(model.charsmap).normalize_str, "\r\n"))
         if line_end != "\r\n":
             steps.append({"type": "Replace", "pattern": {"String": "\r\n"}, "content": line_end})
-        charsmap = base64.b64encode(spec.charsmap).decode("ascii")
+        charsmap = base64.b64encode(model.charsmap).decode("ascii")
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
-    if spec.remove_extra_whitespaces:
+    if model.remove_extra_whitespaces:
         # Only U+0020, no other white space: a line end stays as the character map left it.
         steps.append(_replace(r"\A +| +\z", ""))
         steps.append(_replace(" {2,}", " "))
-        if spec.add_dummy_prefix:
+        if model.add_dummy_prefix:
             steps.append({"type": "Prepend", "prepend": _SPACE})
     steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
-    if spec.remove_extra_whitespaces:
+    if model.remove_extra_whitespaces:
         # The library strips the end again after escaping spaces, including any U+2581 of the text itself.
         steps.append(_replace(_SPACE + r"+\z", ""))
     return steps
@@ -214,26 +198,24 @@ def _replace(expression: str, content: str) -> dict[str, Any]:
 
 
 def _bpe(model: SentencePieceModel) -> dict[str, Any]:
-    scores = {piece.text: piece.score for piece in model.pieces if piece.type is PieceType.NORMAL}
-    merges = [
-        (-score, -cut, text[:cut], text[cut:])
-        for text, score in scores.items()
-        for cut in range(1, len(text))
-        if text[:cut] in scores and text[cut:] in scores
-    ]
-    merges.sort(key=lambda merge: merge[:2])
+    merges = sorted(_merges(model), key=lambda merge: (-merge[0], -len(merge[1])))
     return {
         "type": "BPE",
-        "dropout": None,
         "unk_token": next(piece.text for piece in model.pieces if piece.type is PieceType.UNKNOWN),
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
         "fuse_unk": True,
         "byte_fallback": model.byte_fallback,
-        "ignore_merges": False,
         "vocab": {piece.text: number for number, piece in enumerate(model.pieces)},
-        "merges": [[left, right] for _, _, left, right in merges],
+        "merges": [[left, right] for _, left, right in merges],
     }
+
+
+def _merges(model: SentencePieceModel) -> Iterator[tuple[float, str, str]]:
+    """Every way to make an ordinary piece from two others: its score, and the two."""
+    scores = {piece.text: piece.score for piece in model.pieces if piece.type is PieceType.NORMAL}
+    for text, score in scores.items():
+        for cut in range(1, len(text)):
+            if text[:cut] in scores and text[cut:] in scores:
+                yield score, text[:cut], text[cut:]
 
 
 def _overlapping_equals(model: SentencePieceModel) -> tuple[str, str] | None:
@@ -242,13 +224,10 @@ def _overlapping_equals(model: SentencePieceModel) -> tuple[str, str] | None:
     SentencePiece merges the leftmost one, `tokenizers` the one that comes first in its list. In a run of one character,
     such as the spaces of Llama 2, longest left part first gives the same result.
     """
-    scores = {piece.text: piece.score for piece in model.pieces if piece.type is PieceType.NORMAL}
     by_left, by_right = defaultdict[tuple[float, str], set[str]](set), defaultdict[tuple[float, str], set[str]](set)
-    for text, score in scores.items():
-        for cut in range(1, len(text)):
-            if text[:cut] in scores and text[cut:] in scores:
-                by_left[score, text[:cut]].add(text)
-                by_right[score, text[cut:]].add(text)
+    for score, left, right in _merges(model):
+        by_left[score, left].add(left + right)
+        by_right[score, right].add(left + right)
     pairs = ((one, other) for key in by_left.keys() & by_right for one in by_right[key] for other in by_left[key])
     return min((pair for pair in pairs if pair[0] != pair[1] and len({*pair[0], *pair[1]}) > 1), default=None)
 
@@ -292,12 +271,7 @@ def _literal_cuts(pieces: Sequence[ModelPiece]) -> dict[str, Any] | None:
     expression = "|".join(
         f"{_escaped(start)}(?={'|'.join(map(_escaped, sorted(ends)))})" for start, ends in sorted(rests.items())
     )
-    return {
-        "type": "Split",
-        "pattern": {"Regex": expression},
-        "behavior": "MergedWithPrevious",
-        "invert": False,
-    }
+    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "MergedWithPrevious", "invert": False}
 
 
 def _escaped(text: str) -> str:

@@ -54,8 +54,8 @@ class ModelPiece:
 
 
 @dataclass(frozen=True)
-class NormalizerSpec:
-    """Normalization of text before segmentation.
+class SentencePieceModel:
+    """The parts of a model that determine ids; the last four normalize text before it is segmented.
 
     Attributes:
         charsmap: a table from strings to strings, as SentencePiece compiles it; empty if nothing is mapped.
@@ -63,21 +63,14 @@ class NormalizerSpec:
         escape_whitespaces: replace a space by U+2581.
     """
 
-    charsmap: bytes
-    add_dummy_prefix: bool
-    remove_extra_whitespaces: bool
-    escape_whitespaces: bool
-
-
-@dataclass(frozen=True)
-class SentencePieceModel:
-    """The parts of a model that determine ids."""
-
     pieces: tuple[ModelPiece, ...]
     type: ModelType
     byte_fallback: bool
     treat_whitespace_as_suffix: bool
-    normalizer: NormalizerSpec
+    charsmap: bytes
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+    escape_whitespaces: bool
 
 
 def looks_like_model(content: bytes) -> bool:
@@ -124,12 +117,10 @@ def _checked(proto: Any) -> SentencePieceModel:
         type=ModelType(trainer.model_type),
         byte_fallback=trainer.byte_fallback,
         treat_whitespace_as_suffix=trainer.treat_whitespace_as_suffix,
-        normalizer=NormalizerSpec(
-            charsmap=normalizer.precompiled_charsmap,
-            add_dummy_prefix=normalizer.add_dummy_prefix,
-            remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
-            escape_whitespaces=normalizer.escape_whitespaces,
-        ),
+        charsmap=normalizer.precompiled_charsmap,
+        add_dummy_prefix=normalizer.add_dummy_prefix,
+        remove_extra_whitespaces=normalizer.remove_extra_whitespaces,
+        escape_whitespaces=normalizer.escape_whitespaces,
     )
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from tokenization.comparison import PROBES, check_conversion
 from tokenization.errors import CannotEncode, TokenizationError, encoding_errors, native_errors
 from tokenization.form_cache import Form, cached_form
 from tokenization.reference import HuggingFaceReference, Reference, TokenizerKind
+from tokenization.special_tokens import AddedEntry
 from tokenization.specs import RankSpec
 
 if TYPE_CHECKING:
@@ -174,21 +176,10 @@ def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], p
     has_gaps = len(vocabulary) != next_id or sorted(special.values()) != list(range(next_id, next_id + len(special)))
     content: dict[str, Any] = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": [
-            {
-                "id": token_id,
-                "content": text,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            asdict(AddedEntry(token_id, text, special=True, normalized=False))
             for text, token_id in sorted(special.items(), key=lambda item: item[1])
         ],
-        "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [
@@ -196,16 +187,9 @@ def _hugging_face_json(ranks: Mapping[bytes, int], special: Mapping[str, int], p
                 {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
             ],
         },
-        "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
             # A piece in the vocabulary becomes that token, whether or not merges lead to it.
             "ignore_merges": True,
             # An added token gets the next free id, unless the model's own vocabulary has it: this preserves gaps.

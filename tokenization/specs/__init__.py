@@ -13,7 +13,7 @@ Keys of a file, all optional except `pattern` and the source of the ranks:
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -60,9 +60,9 @@ class RankSpec:
     name: str
     pattern: str
     special_tokens: tuple[str, ...] | Mapping[str, int]
-    reserved: Reserved | None = None
-    roles: Mapping[str, str] = field(default_factory=dict)
-    ranks: RankFile | None = None
+    reserved: Reserved | None
+    roles: Mapping[str, str]
+    ranks: RankFile | None
 
     def special_ids(self, next_id: int) -> dict[str, int]:
         """Id of every special token, by text; `next_id` is the highest rank + 1."""
@@ -114,7 +114,7 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
             f"Known keys: {', '.join(sorted(_KEYS))}. Correct it, or leave it out."
         )
     base = _base(name, content)
-    pattern = _typed(name, content, "pattern", str) or (base.pattern if base else None)
+    pattern = _text(name, content, "pattern") or (base.pattern if base else None)
     if pattern is None:
         raise TokenizationError(
             f"{name} says neither how text is split (pattern) nor which shipped spec it follows "
@@ -122,7 +122,7 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
         )
     roles = dict(base.roles) if base else {}
     for role in ROLES:
-        text = _typed(name, content, role, str)
+        text = _text(name, content, role)
         if text is not None:
             roles[role] = text
     roles = {role: text for role, text in roles.items() if text}
@@ -134,18 +134,15 @@ def _spec(name: str, content: dict[str, Any], *, folder: Path | None) -> RankSpe
     return RankSpec(name, pattern, special, reserved, roles, ranks)
 
 
-_KINDS = {str: "a text", dict: "a table", list: "a list", int: "a whole number"}
-
-
-def _typed(name: str, content: dict[str, Any], key: str, kind: type) -> Any:
+def _text(name: str, content: dict[str, Any], key: str) -> str | None:
     value = content.get(key)
-    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise TokenizationError(f"{name}: {key} should be {_KINDS[kind]} and is {value!r}. Correct it.")
+    if value is not None and not isinstance(value, str):
+        raise TokenizationError(f"{name}: {key} should be a text and is {value!r}. Correct it.")
     return value
 
 
 def _base(name: str, content: dict[str, Any]) -> RankSpec | None:
-    scheme = _typed(name, content, "scheme", str)
+    scheme = _text(name, content, "scheme")
     if scheme is None:
         return None
     if scheme not in shipped_names():

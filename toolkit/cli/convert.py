@@ -18,7 +18,8 @@ from toolkit.core.errors import UserError
 from toolkit.core.text import ending, quoted, set_option, terminal_safe
 
 if TYPE_CHECKING:
-    from toolkit.conversion import ConversionReport, ImportReport
+    from toolkit.conversion.exporting import ConversionReport
+    from toolkit.conversion.importing import ImportReport
 
 EXAMPLES = (
     "toolkit convert --to-hf runs/mine hf-encoder --sentence-transformers",

@@ -178,9 +178,9 @@ def _no_options() -> None:
 
 
 def _refuse(name: str) -> None:
-    from toolkit.core.errors import NotAvailableError
+    from toolkit.core.errors import UserError
 
-    raise NotAvailableError(f"`toolkit {name}`")
+    raise UserError(f"`toolkit {name}` is not available yet. For the available commands, see: toolkit --help")
 
 
 def _refuse_unknown(name: str) -> NoReturn:

@@ -2,20 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.conversion.forms import ExportArchitecture, ExportDtype, ExportForm
+from toolkit.conversion.forms import ExportDtype, ExportForm
 
 if TYPE_CHECKING:
-    from toolkit.conversion.exporting import ConversionReport, to_hf
-    from toolkit.conversion.importing import ImportReport, from_hf
+    from toolkit.conversion.exporting import to_hf
+    from toolkit.conversion.importing import from_hf
 
-__all__ = ["ConversionReport", "ExportArchitecture", "ExportDtype", "ExportForm", "ImportReport", "from_hf", "to_hf"]
+__all__ = ["ExportDtype", "ExportForm", "from_hf", "to_hf"]
 
-_ON_FIRST_USE = {
-    "ConversionReport": "toolkit.conversion.exporting",
-    "ImportReport": "toolkit.conversion.importing",
-    "from_hf": "toolkit.conversion.importing",
-    "to_hf": "toolkit.conversion.exporting",
-}
+_ON_FIRST_USE = {"from_hf": "toolkit.conversion.importing", "to_hf": "toolkit.conversion.exporting"}
 
 
 def __getattr__(name: str) -> Any:

@@ -97,6 +97,12 @@ def hub_form(settings: ModelSettings, form: ExportForm, architecture: ExportArch
             f"--architecture {architecture} is not for a model of the family {settings.family}. "
             f"Use {' or '.join(possible)}."
         )
+    is_encoder = architecture is not None and family.types[architecture].is_encoder
+    if is_encoder and form is ExportForm.CAUSAL and family.decoder is not None:
+        raise UserError(
+            f"--form causal writes a decoder, and --architecture {architecture} is an encoder. "
+            f"Use --architecture {family.decoder}, or --form bidirectional."
+        )
     return family.hub_form(settings, form.attention, architecture)
 
 

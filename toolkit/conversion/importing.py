@@ -197,10 +197,9 @@ def _blocks(weights: HubWeights, name: str, vocabulary: _Vocabulary) -> Iterable
     An unused entry of an untied head is unchanged: it is never a target, and all logits stay equal.
     """
     mask, is_indexed = vocabulary.new_mask, name in (EMBEDDING, HEAD, HEAD_BIAS)
-    is_new = mask is not None and is_indexed
     is_grown = vocabulary.settings.vocab_size != weights.shape(EMBEDDING)[0]
     mean = None
-    if mask is not None and is_new and (name == EMBEDDING or is_grown):
+    if mask is not None and is_indexed and (name == EMBEDDING or is_grown):
         mean = _mean_row(weights, name, vocabulary.tokenizer.encoded_vocabulary_size)
     blocks = weights.rows(name)
     if vocabulary.change is not None and is_indexed:

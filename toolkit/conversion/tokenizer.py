@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 import tokenization
 from tokenization import EncodingRules, MaskOrigin, Tokenizer
 from tokenization.comparison import transformers_differences
+from tokenization.special_tokens import CONFIGURATION_FILES
 from toolkit.conversion.families import Described
 from toolkit.core.errors import UserError
 from toolkit.model_folder import read_json, write_json
 
 _CONFIG = "tokenizer_config.json"
-_NAMES = (_CONFIG, "special_tokens_map.json", "added_tokens.json")
 _JSON, _PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
 # An import has no documents: texts are encoded as by the tokenizer itself, until a corpus says more.
 _RULES = EncodingRules(add_eod=False)
@@ -119,7 +119,7 @@ def _texts(tokenizer: Tokenizer) -> dict[int, str]:
 def _with_names(folder: Path, names: dict[str, str], policy: str) -> Tokenizer:
     """Load a folder's tokenizer as if its files also named these tokens."""
     with TemporaryDirectory(prefix="toolkit-tokenizer-") as place:
-        for file in (_JSON, *_PAIR, *_NAMES):
+        for file in (_JSON, *_PAIR, *CONFIGURATION_FILES):
             if (folder / file).is_file():
                 shutil.copy(folder / file, place)
         named = {f"{role}_token": text for role, text in names.items()}

@@ -44,9 +44,8 @@ class HubTensors:
         self.settings = settings
         self.parts: dict[str, list[str]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        axes = parameter_axes(settings)
-        for name, of in axes.items():
-            theirs, shape = hub_name(name, hub), shape_of(of, settings)
+        for name, shape in shapes_of(settings).items():
+            theirs = hub_name(name, hub)
             rows = self.shapes[theirs][0] if theirs in self.shapes else 0
             self.parts.setdefault(theirs, []).append(name)
             self.shapes[theirs] = (rows + shape[0], *shape[1:])

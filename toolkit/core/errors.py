@@ -5,8 +5,7 @@ ToolkitError                 1  a bug, unless a subclass says otherwise
 │   ├── SettingsError           a run file, a --set or a combination of settings
 │   ├── CorpusError             a corpus that is missing, damaged or does not fit
 │   │   └── NoRowError              an intact corpus that is too small for a single row
-│   ├── CheckpointError         a checkpoint that is missing, damaged or does not fit
-│   └── NotAvailableError       documented, but not implemented yet
+│   └── CheckpointError         a checkpoint that is missing, damaged or does not fit
 ├── LostRankError            1  another rank of the run has ended; its own message says why
 ├── NonFiniteError           3  training met a non-finite loss or gradient
 └── LossSpikeError           3  training met a loss far above the previous ones, and was set to stop there
@@ -49,18 +48,6 @@ class NoRowError(CorpusError):
 
 class CheckpointError(UserError):
     """A checkpoint that is missing, damaged or does not fit."""
-
-
-class NotAvailableError(UserError):
-    """Something documented that is not implemented yet."""
-
-    def __init__(self, what: str, instead: str = "For the available commands, see: toolkit --help") -> None:
-        super().__init__(f"{what} is not available yet. {instead}")
-        self._what, self._instead = what, instead
-
-    def __reduce__(self) -> tuple[type["NotAvailableError"], tuple[str, str]]:
-        """Errors are pickled between ranks; the default would pass the whole message as `what`."""
-        return type(self), (self._what, self._instead)
 
 
 class LostRankError(ToolkitError):

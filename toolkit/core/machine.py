@@ -12,7 +12,7 @@ from toolkit.core.text import counted
 
 def machine_facts(packages: Iterable[str]) -> dict[str, str]:
     """Hardware, load and versions, by name."""
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "processor": f"{processor_name()}, {counted(num_cores, 'core')}",

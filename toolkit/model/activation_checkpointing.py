@@ -14,7 +14,6 @@ The second pass repeats the operations of the first on the same numbers, so resu
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -52,7 +51,8 @@ def checkpoint_blocks_(blocks: Iterable[nn.Module], mode: ActivationCheckpointin
     for block in blocks:
         if mode == "selective" and hasattr(block.forward, "_torchdynamo_orig_callable"):
             # A compiled function reuses its buffers, so results inside of it cannot be kept from the outside.
-            inner = partial(checkpoint, block.feed_forward, context_fn=_compiler_contexts, **options)
+            contexts = partial(create_selective_checkpoint_contexts, _policy)
+            inner = partial(checkpoint, block.feed_forward, context_fn=contexts, **options)
             block.feed_forward = inner  # type: ignore[assignment]
             continue
         if mode == "selective":
@@ -105,11 +105,6 @@ def _detached(result: Any) -> Any:
     if isinstance(result, Tensor):
         return result.detach()
     return tuple(map(_detached, result)) if isinstance(result, tuple) else result
-
-
-def _compiler_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    first, second = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
-    return first, second
 
 
 def _policy(_context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:

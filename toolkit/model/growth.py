@@ -4,7 +4,6 @@ Along each dimension that grows, the smaller matrix is centered and repeated to 
 groups of query heads with the key-value head they share. Layer i of L' is layer round(i L / L') of L, after Gopher.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from toolkit.core.text import counted
@@ -20,6 +19,7 @@ GROWING = (
     "prediction_head_size",
 )
 """Keys of `[model]` that may be larger in the larger model."""
+_WIDTHS: dict[Axis, str] = {"D": "hidden_size", "F": "intermediate_size", "P": "prediction_head_size"}
 
 
 class Growth:
@@ -70,24 +70,18 @@ class Growth:
 
     def tile(self, name: str, weight: "Tensor") -> "Tensor":
         """Make the large model's parameter `name` from `weight`, the small model's parameter `source(name)`."""
-        for dimension, index in enumerate(self._indices(name)):
-            if index is not None:
-                weight = weight.index_select(dimension, index)
-        return weight
-
-    def _indices(self, name: str) -> list["Tensor | None"]:
-        """Per dimension, the source of each index of the large parameter; None for dimensions that never grow."""
         small, large = self.small, self.large
-        sources: dict[Axis, Callable[[], Tensor | None]] = {
-            "V": lambda: None,
-            "D": lambda: _middle(small.hidden_size, large.hidden_size),
-            "F": lambda: _middle(small.intermediate_size, large.intermediate_size),
-            "P": lambda: _middle(small.prediction_head_size, large.prediction_head_size),
-            "HE": lambda: self._heads(_group(small), _group(large)),
-            "KE": lambda: self._heads(1, 1),
-            "E": lambda: None,
-        }
-        return [sources[axis]() for axis in self._axes[name]]
+        for dimension, axis in enumerate(self._axes[name]):
+            if axis in _WIDTHS:
+                index = _middle(getattr(small, _WIDTHS[axis]), getattr(large, _WIDTHS[axis]))
+            elif axis == "HE":
+                index = self._heads(_group(small), _group(large))
+            elif axis == "KE":
+                index = self._heads(1, 1)
+            else:  # V and E never grow
+                continue
+            weight = weight.index_select(dimension, index)
+        return weight
 
     def _heads(self, small_group: int, large_group: int) -> "Tensor":
         """Source of each row of K x group heads, E rows per head."""

@@ -9,8 +9,7 @@ from toolkit.core.settings import Settings
 from toolkit.core.types import AttentionKind, FloatArray, IntArray, Targets, Vocabulary, WordBoundaries
 from toolkit.objectives.base import Objective, ObjectiveClass
 from toolkit.objectives.phase_settings import PhaseSettings
-from toolkit.objectives.registry import build, get, known, register
-from toolkit.objectives.schedule import Phase, Schedule
+from toolkit.objectives.registry import build, get, register
 
 __all__ = [
     "AttentionKind",
@@ -19,15 +18,12 @@ __all__ = [
     "IntArray",
     "Objective",
     "ObjectiveClass",
-    "Phase",
     "PhaseSettings",
-    "Schedule",
     "Settings",
     "Targets",
     "Vocabulary",
     "WordBoundaries",
     "build",
     "get",
-    "known",
     "register",
 ]

@@ -27,7 +27,7 @@ def _complaints(candidate: object) -> list[str]:
 
 
 KINDS: Plugins[ObjectiveClass] = Plugins("toolkit.objectives", "objective kind", _complaints)
-known, get, package_of = KINDS.known, KINDS.get, KINDS.package_of
+get, package_of = KINDS.get, KINDS.package_of
 
 
 def register(objective_class: ClassT) -> ClassT:

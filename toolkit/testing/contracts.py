@@ -26,7 +26,6 @@ from toolkit.objectives import (
     IntArray,
     Objective,
     PhaseSettings,
-    Schedule,
     Targets,
     Vocabulary,
     WordBoundaries,
@@ -34,6 +33,7 @@ from toolkit.objectives import (
     get,
 )
 from toolkit.objectives.base import at_progress
+from toolkit.objectives.schedule import Schedule
 from toolkit.objectives.schedulers import KINDS, declare
 
 _PAD, _BOS, _MASK = 2, 1, 4

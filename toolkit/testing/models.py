@@ -12,8 +12,9 @@ from transformers import AutoConfig, PreTrainedModel, masking_utils
 
 from toolkit.conversion.weights import HubTensors
 from toolkit.core.types import AttentionKind
-from toolkit.model import Encoder, ModelSettings, initialize_, model_settings
+from toolkit.model import Encoder, ModelSettings, model_settings
 from toolkit.model.families import SHARED_FIELDS, HubForm, family_of, hub_type
+from toolkit.model.initialization import initialize_
 
 MODEL_OPTIONS: dict[str, dict[str, Any]] = {
     "biases": {"qkv_bias": True},

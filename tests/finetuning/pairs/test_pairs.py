@@ -37,8 +37,9 @@ from toolkit.experiments.grid.program import run_grid, show_grid
 from toolkit.experiments.report.program import write_report
 from toolkit.finetuning import get_task, open_source
 from toolkit.finetuning.pairs import likelihood
-from toolkit.model import Encoder, initialize_
+from toolkit.model import Encoder
 from toolkit.model.families import family_of
+from toolkit.model.initialization import initialize_
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings

@@ -43,11 +43,6 @@ class Llama(Family):
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
         """EuroBERT for an encoder if possible, else Llama, or Qwen3 for norms of heads."""
         is_encoder = attention is AttentionKind.BIDIRECTIONAL
-        if architecture == "eurobert" and not is_encoder:
-            raise UserError(
-                "--form causal writes a decoder, and --architecture eurobert is an encoder. "
-                "Use --architecture llama, or --form bidirectional."
-            )
         if architecture == "eurobert" and settings.qk_norm:
             raise UserError(
                 "--architecture eurobert has no norms of heads, and this model has them (model.qk_norm). "

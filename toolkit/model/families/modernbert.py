@@ -8,7 +8,6 @@ bidirectional attention if its configuration says `is_causal: false`.
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from toolkit.core.errors import UserError
 from toolkit.core.types import AttentionKind
 from toolkit.model.config import ModelSettings
 from toolkit.model.families.family import Family, HubForm, HubType
@@ -66,11 +65,6 @@ class ModernBert(Family):
     def hub_form(self, settings: ModelSettings, attention: AttentionKind, architecture: str | None) -> HubForm:
         """The encoder's or the decoder's class; the decoder's for an encoder too, if requested."""
         is_encoder = attention is AttentionKind.BIDIRECTIONAL
-        if architecture == "modernbert" and not is_encoder:
-            raise UserError(
-                "--form causal writes a decoder, and --architecture modernbert is an encoder. "
-                "Use --architecture modernbert-decoder, or --form bidirectional."
-            )
         config = windows_config(settings)
         config |= {"norm_eps": settings.rms_norm_eps, "local_attention": settings.local_attention}
         if is_encoder and architecture != "modernbert-decoder":

@@ -127,27 +127,22 @@ def _reason_against(
         return f"it needs compute capability {wanted}, found {major}.{minor}"
     if name == "flash2" and flash_kernel() is None:
         return "this torch was built without it"
-    if name in _TORCH_NAMES and _TORCH_NAMES[name] not in _registered():
+    if name in _TORCH_NAMES and _TORCH_NAMES[name] not in torch.nn.attention.list_flash_attention_impls():
         return f"torch {torch.__version__} does not know it"
     # Optional packages were built for some version of torch and may bring a compiler: finding, loading or calling them
     # may fail in any way, and other kernels can still run.
     try:
         if name in _MODULES and not _is_installed(_MODULES[name][0]):
             return "no module {} (to install it: {})".format(*_MODULES[name])
-        _restore_torchs_own()
+        # An earlier choice of this process may have replaced torch's operator.
+        torch.nn.attention.restore_flash_attention_impl(_raise_warn=False)
         if name in _TORCH_NAMES:
             torch.nn.attention.activate_flash_attention_impl(_TORCH_NAMES[name])
         try_kernel(torch_flash, device, dtype, head_size, window)
     except Exception as error:
-        _restore_torchs_own()
+        torch.nn.attention.restore_flash_attention_impl(_raise_warn=False)
         return f"it does not run here ({root_cause(error)})"
     return None
-
-
-def _restore_torchs_own() -> None:
-    """Restore torch's operator if an earlier choice of this process replaced it; older torch cannot replace it."""
-    restore: Callable[..., None] = getattr(torch.nn.attention, "restore_flash_attention_impl", lambda **_: None)
-    restore(_raise_warn=False)
 
 
 def _is_installed(module: str) -> bool:
@@ -155,9 +150,3 @@ def _is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _registered() -> list[str]:
-    """Names in torch of the kernels that can replace its own; empty in older torch."""
-    listing: Callable[[], list[str]] = getattr(torch.nn.attention, "list_flash_attention_impls", list)
-    return listing()

@@ -7,7 +7,6 @@ which lets an engine release them after the head's forward (ZeRO-3).
 The computation between the products is a form: `toolkit.model.kernels.cross_entropy_forms`.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -68,10 +67,8 @@ class _CrossEntropySum(torch.autograd.Function):
         with_gradients: bool,
     ) -> tuple[Tensor, Tensor | None]:
         losses: list[Tensor] = []
-        chunks = [
-            slice(start, start + form.rows(len(weight_VD)))
-            for start in range(0, len(hidden_ND), form.rows(len(weight_VD)))
-        ]
+        size = form.rows(len(weight_VD))
+        chunks = [slice(start, start + size) for start in range(0, len(hidden_ND), size)]
         if not with_gradients:
             losses += [
                 form.losses(linear(hidden_ND[rows], weight_VD, bias_V), labels_N[rows], columns) for rows in chunks
@@ -157,17 +154,11 @@ def _chunk(
 
 
 def _wide_product(left_VN: Tensor, right_ND: Tensor) -> Tensor:
-    """A product in fp32, first rounded to the dtype of its factors only if torch has no other way."""
+    """A product in fp32, first rounded to the dtype of its factors only on a CPU: torch has no other way there."""
     dtype = sum_dtype(left_VN)
-    if left_VN.is_cuda and left_VN.dtype != dtype and _multiplies_into_fp32():
+    if left_VN.is_cuda and left_VN.dtype != dtype:
         return torch.mm(left_VN, right_ND, out_dtype=dtype)
     return linear(left_VN, right_ND.T).to(dtype)
-
-
-@cache
-def _multiplies_into_fp32() -> bool:
-    """True if torch has products of bf16 matrices with an fp32 result on CUDA (2.8 and later)."""
-    return "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 
 def _scaled(d_weight_VD: Tensor, gradient: Tensor, dtype: torch.dtype) -> Tensor:

@@ -23,7 +23,7 @@ _TOLERANCES = {torch.bfloat16: 2e-2, torch.float16: 5e-3, torch.float32: 1e-4}
 
 
 def try_kernel(
-    kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None = None
+    kernel: FlashKernel, device: torch.device, dtype: torch.dtype, head_size: int, window: int | None
 ) -> None:
     """Compare a kernel with plain attention of both kinds, forward and backward, on random inputs with shared heads.
 
