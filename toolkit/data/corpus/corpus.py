@@ -1,11 +1,11 @@
 """A corpus on disk: shards of tokens, a manifest and the tokenizer that made them. Opening it reads no tokens."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class Corpus:
         return WordBoundaries(begins_V, ends_V, rule=WORD_RULE)
 
 
-class Shards:
+class Shards(Sequence[Shard]):
     """The shards of a corpus, opened on demand."""
 
     def __init__(self, folder: Path, manifest: CorpusManifest, source: ShardSource | None) -> None:
@@ -163,14 +163,18 @@ class Shards:
     def __len__(self) -> int:
         return len(self._manifest.shards)
 
-    def __iter__(self) -> Iterator[Shard]:
-        return map(self.__getitem__, range(len(self)))
-
-    def __getitem__(self, number: int) -> Shard:
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
+    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
+        numbers = range(len(self))[index]
+        if not isinstance(numbers, int):
+            return [self[number] for number in numbers]
         if self._source is None:
-            return kept_open(self._open, number)
-        entry = self._manifest.shards[number]
-        shard: Shard = self._source.open(entry.name, entry.sha256_bin, partial(self._open_mapped, number))
+            return kept_open(self._open, numbers)
+        entry = self._manifest.shards[numbers]
+        shard: Shard = self._source.open(entry.name, entry.sha256_bin, partial(self._open_mapped, numbers))
         return shard
 
     def _open_mapped(self, number: int) -> Shard:
