@@ -74,7 +74,7 @@ def test_what_a_process_does_no_other_one_gets(tmp_path: Path) -> None:
     waiting.start()
     waiting.join(1)
     assert found == []
-    processes[1].close()
+    processes[1].release()
     waiting.join(60)
     assert [item and item.key for item in found] == ["a1"]
 

@@ -64,7 +64,7 @@ def test_a_claim_is_one_processes_until_it_gives_it_up(
         job = ToyJob(tmp_path, [Item("a"), Item("b")])
         one, other, third = Claims(job), Claims(job), Claims(job)
         assert [item and item.key for item in (one.claim(), other.claim())] == ["a", "b"]
-        one.close()
+        one.release()
         assert [item and item.key for item in (third.claim(),)] == ["a"]
     said = capsys.readouterr().out
     assert ("has no locks (flock): what a lost machine was at stays taken" in said) == (locks == "no_flock")

@@ -41,7 +41,7 @@ class Resources:
     """Resources of a worker."""
 
     cpus: int
-    gpus: int
+    gpus: int = 0
 
 
 class Cluster:
