@@ -143,10 +143,11 @@ def save_tokenizer(folder: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         # A batch could not be padded otherwise; the attention mask hides the token, whichever it is.
         roles["pad_token"] = str(tokenizer.eos_token)
+    side = {} if tokenizer.truncation_side == "right" else {"truncation_side": tokenizer.truncation_side}
     write_tokenizer(
         folder,
         json.loads(tokenizer.backend_tokenizer.to_str()),
-        config=roles | ({"additional_special_tokens": extra} if extra else {}),
+        config=roles | side | ({"additional_special_tokens": extra} if extra else {}),
         longest=tokenizer.model_max_length,
         inputs=tokenizer.model_input_names,
     )

@@ -35,9 +35,13 @@ def test_a_later_model_takes_the_whole_folder(tmp_path, rows):
 
 def test_the_saved_tokenizer_truncates_no_more_than_the_models_own(tmp_path, rows):
     rows.write_text(rows.read_text() + "w1 " * 60 + "\t1\n", encoding="utf-8")
-    run(rows, save_encoder("bert", tmp_path / "model"), tmp_path / "out")
+    config = save_encoder("bert", tmp_path / "model") / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"truncation_side": "left"}))
+    run(rows, config.parent, tmp_path / "out")
     saved = json.loads((tmp_path / "out" / "model" / "tokenizer.json").read_text())
     assert (saved["truncation"], saved["padding"]) == (None, None)
+    # Training has cut this side off.
+    assert json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())["truncation_side"] == "left"
 
 
 def files(folder):
