@@ -37,8 +37,6 @@ LONGEST_FIRST = (
     "equivalence/test_topologies.py",
     "resume/test_branch.py",
     "model/test_encoder.py",
-    "preprocess/test_preprocess_workers.py",
-    "preprocess/test_preprocess_restart.py",
     "preprocess/test_preprocess_hub.py",
     "experiments/grid/test_program.py",
     "checkpoint/test_checkpoint_crash.py",

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
+from tests.support.grids import run_cells_here
 from tests.support.hf_decoders import TOKENS, edit_json, edit_tensors, save_decoder
 from tests.support.text import sample_documents
 from toolkit.conversion import from_hf, to_hf
@@ -96,7 +97,9 @@ def test_values_that_its_file_leaves_out_are_those_of_its_own_class(tmp_path: Pa
     assert report.settings.rope_theta == _BASE
 
 
-def test_it_is_fine_tuned_predicted_with_and_scored(toolkit: Callable[..., Any], tmp_path: Path) -> None:
+def test_it_is_fine_tuned_predicted_with_and_scored(
+    toolkit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Bare for fine-tuning, as its authors published it, and with a head for what needs one."""
     _save(tmp_path / "bare", has_head=False, is_causal=True)
     _save(tmp_path / "whole", has_head=True)
@@ -128,6 +131,7 @@ def test_it_is_fine_tuned_predicted_with_and_scored(toolkit: Callable[..., Any],
         f'[[model]]\nname = "theirs"\npath = "{tmp_path}/bare"\n'
         f'[[task]]\nname = "rows"\nkind = "sc"\ntrain = "{rows}"\nvalidation = "{rows}"\ntest = "{rows}"\n'
     )
+    run_cells_here(monkeypatch)
     assert toolkit("grid", grid)[0] == 0
     assert len((tmp_path / "grid" / "results.jsonl").read_text().splitlines()) == 1
 

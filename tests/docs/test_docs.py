@@ -219,13 +219,17 @@ def test_json_examples_are_what_they_show() -> None:
 
 
 @pytest.fixture(scope="module")
-def workplace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the first family, for all pages."""
+    return _lay_down_workplace(tmp_path_factory.mktemp("workplace"), "eurobert")
+
+
+def _lay_down_workplace(folder: Path, family: str) -> Path:
     """A folder with all that the Python snippets name: a corpus, a run of a family, its encoder, labelled files."""
-    folder = tmp_path_factory.mktemp("workplace")
     text, tokenizer = folder / "text.jsonl", tiny_tokenizer(folder / "tokenizer")
     text.write_text("".join(json.dumps({"text": document}) + "\n" for document in sample_documents(200)))
     preprocess([str(text)], folder / "data/corpus", settings=PreprocessSettings(tokenizer=str(tokenizer)))
-    settings = model_settings("test", vocab_size=384, **_FAMILIES[request.param])
+    settings = model_settings("test", vocab_size=384, **_FAMILIES[family])
     encoder = Encoder(settings)
     initialize_(encoder, seed=0)
     states = model_states(encoder)
@@ -253,26 +257,30 @@ def _run(code: list[str], folder: Path) -> None:
     assert ended.code == 0, ended.output
 
 
-@pytest.mark.parametrize(
-    ("workplace", "page"),
-    [
-        pytest.param(family, page, id=f"{family}-{page.name}")
-        for family in _FAMILIES
-        for page in PAGES
-        if (snippets := page.snippets("python"))
-        # What names no model is the same for each.
-        if family == "eurobert" or any(re.search("hf-|my-|runs/", snippet.text) for snippet in snippets)
-    ],
-    indirect=["workplace"],
-)
+def _run_snippets(pages: list[Page], workplace: Path) -> None:
+    """Those of each page one after another, all in one process of their own."""
+    names = []
+    for page in pages:
+        prefix = re.sub(r"\W", "_", f"snippet {page.name}")
+        for number, snippet in enumerate(page.snippets("python")):
+            marked = next((mark.removeprefix("file=") for mark in snippet.marks if mark.startswith("file=")), None)
+            name = f"{prefix}_{number}"
+            names += [] if marked else [name]
+            (workplace / (marked or f"{name}.py")).write_text(snippet.text)
+    _run(["-c", "\n".join(f"import {name}" for name in names) or "pass"], workplace)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.snippets("python")], ids=lambda page: page.name)
 def test_python_snippets_run(page: Page, workplace: Path) -> None:
-    """Those of a page one after another, in one process of their own."""
-    stem = page.path.stem.replace("-", "_")
-    for number, snippet in enumerate(page.snippets("python")):
-        name = next((mark.removeprefix("file=") for mark in snippet.marks if mark.startswith("file=")), None)
-        (workplace / (name or f"snippet_{stem}_{number}.py")).write_text(snippet.text)
-    snippets = sorted(path.stem for path in workplace.glob(f"snippet_{stem}_*.py"))
-    _run(["-c", "\n".join(f"import {name}" for name in snippets) or "pass"], workplace)
+    _run_snippets([page], workplace)
+
+
+@pytest.mark.costs(10)
+def test_python_snippets_run_with_a_model_of_another_family(tmp_path: Path) -> None:
+    """Those that name a model; a page without other pages' imports is tested above."""
+    pages = [page for page in PAGES if any(re.search("hf-|my-|runs/", one.text) for one in page.snippets("python"))]
+    assert len(pages) > 5
+    _run_snippets(pages, _lay_down_workplace(tmp_path, "modernbert"))
 
 
 def _lay_down_plugin(page: Page, folder: Path) -> dict[str, dict[str, str]]:

@@ -87,10 +87,16 @@ def test_a_shard_of_a_wide_vocabulary_with_bos_is_what_megatron_writes(prepare, 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared tokenizers and text")
 @pytest.mark.parametrize(
-    ("name", "eod", "dtype"),
-    [("bert-base-uncased", "[SEP]", "uint16"), ("gpt-neox-olmo", "<|endoftext|>", "uint16"), ("llama3", None, "int32")],
+    ("name", "eod", "eod_id", "dtype"),
+    [
+        ("bert-base-uncased", "[SEP]", 102, "uint16"),
+        ("gpt-neox-olmo", "<|endoftext|>", 50279, "uint16"),
+        ("llama3", None, 128001, "int32"),
+    ],
 )
-def test_real_tokenizers_on_real_text_give_megatrons_bytes(prepare, write_jsonl, tmp_path, name, eod, dtype):
+def test_real_tokenizers_on_real_text_give_megatrons_bytes(
+    prepare, write_jsonl, tmp_path, monkeypatch, name, eod, eod_id, dtype
+):
     """WordPiece with a token around each text; bytes without; a large vocabulary with a BOS."""
     folder = SHARED / "tokenizers" / name
     if name == "llama3":
@@ -99,9 +105,11 @@ def test_real_tokenizers_on_real_text_give_megatrons_bytes(prepare, write_jsonl,
         frame(folder, "<|begin_of_text|> $A")
     lines = (SHARED / "text" / "wiki-en-json" / "wiki_00.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
+    # Those of all of Unicode are looked at where these tokenizers are, in tests/tokenization.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("tokenization.fast.backend.sample_characters", lambda: sorted({*"".join(texts)}))
     prepare(write_jsonl("wiki.jsonl", texts), tokenizer=str(folder), eod=eod)
 
-    eod_id = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(eod or "<|end_of_text|>")
     assert shard_bytes(tmp_path / "corpus") == megatron_files(folder, texts, eod=eod_id, dtype=dtype)
 
 

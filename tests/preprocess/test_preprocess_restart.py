@@ -42,33 +42,62 @@ def sources(write_jsonl, monkeypatch):
 GIVEN = {"shard_tokens": 400, "max_bad_fraction": 1.0}
 
 
-def run_and_die(number, run):
-    """Run in a child that ends at once, as by kill -9, at the given write that must survive; True if it finished."""
+def code_of_child(run, before_each_write):
+    """The exit code of a child that runs this as another command; with a call before each write that must survive."""
     pid = os.fork()
     if pid == 0:
-        command_name.cache_clear()  # this process is another command
-        left = number
+        command_name.cache_clear()
 
-        def counted(function):
+        def announced(function):
             def call(*args, **kwargs):
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    os._exit(9)
+                before_each_write()
                 return function(*args, **kwargs)
 
             return call
 
-        os.fsync, Path.replace, Path.unlink = counted(os.fsync), counted(Path.replace), counted(Path.unlink)
-        shutil.rmtree = counted(shutil.rmtree)
+        os.fsync, Path.replace, Path.unlink = announced(os.fsync), announced(Path.replace), announced(Path.unlink)
+        shutil.rmtree = announced(shutil.rmtree)
         try:
             run()
         except BaseException:
             os._exit(1)
         os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run_and_die(number, run):
+    """Run in a child that ends at once, as by kill -9, at the given write that must survive; True if it finished."""
+    numbers = itertools.count()
+    code = code_of_child(run, lambda: os._exit(9) if next(numbers) == number else None)
     assert code in (0, 9)
     return code == 0
+
+
+def every_moment(run, output, copies):
+    """Copies of a folder, each as a kill at the next write that must survive would leave it; the run goes on behind.
+
+    It holds its locks meanwhile, and nobody those of a copy.
+    """
+    numbers = itertools.count()
+
+    def keep():
+        if output.exists():
+            shutil.copytree(output, copies / f"{next(numbers):04}")
+
+    assert code_of_child(run, keep) == 0
+    return sorted(copies.iterdir())
+
+
+def in_turn(copies, output):
+    """Each in the place of the folder, but for those that are like an earlier one in all that they hold."""
+    seen = []
+    for copy in copies:
+        state = {path.relative_to(copy): path.is_file() and path.read_bytes() for path in copy.rglob("*")}
+        if state not in seen:
+            seen.append(state)
+            copy.rename(output)
+            yield
+            shutil.rmtree(output)
 
 
 def go_on(prepare, *sources, **given):
@@ -103,17 +132,17 @@ def test_killed_at_any_write_and_started_again_it_ends_with_the_same_bytes(
     prepare(*sources, output=tmp_path / "whole", **GIVEN)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
 
-    kept, number, has_finished = [], 0, False
-    while not has_finished:
-        has_finished = run_and_die(number, lambda: prepare(*sources, output=output, **GIVEN))
-        if not has_finished and (result := go_on(prepare, *sources, output=output, **GIVEN)):
+    copies = every_moment(lambda: prepare(*sources, output=output, **GIVEN), output, tmp_path / "copies")
+    assert all_files(output) == expected
+    shutil.rmtree(output)
+    kept = []
+    for _ in in_turn(copies, output):
+        if result := go_on(prepare, *sources, output=output, **GIVEN):
             kept.append(result.num_kept_shards)
         assert all_files(output) == expected
-        shutil.rmtree(output)
-        number += 1
 
     assert len(Corpus(tmp_path / "whole").shards) == 4
-    assert number > 24
+    assert len(copies) >= 24
     assert sorted(set(kept)) == ([0, 2, 4] if group_bytes == 1 else [0, 4])
     assert kept == sorted(kept)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.preprocess.test_preprocess_restart import all_files, go_on, killed_behind, run_and_die
+from tests.preprocess.test_preprocess_restart import all_files, every_moment, go_on, in_turn, killed_behind
 from tests.support.text import sample_documents
 from toolkit.core.errors import UserError
 from toolkit.data import Corpus
@@ -100,15 +100,13 @@ def test_killed_at_any_write_with_a_holdout_it_ends_with_the_same_bytes(prepare,
     given = {**GIVEN, "holdout": 0.4, "shard_tokens": 4000, "limit_documents": 80, "workers": 2, "engine": "reference"}
     prepare(*sources, output=tmp_path / "whole", **given)
     expected, output = all_files(tmp_path / "whole"), tmp_path / "killed"
-    for number in itertools.count():
-        has_finished = run_and_die(number, lambda: prepare(*sources, output=output, **given))
-        if not has_finished:
-            go_on(prepare, *sources, output=output, **given)
+    copies = every_moment(lambda: prepare(*sources, output=output, **given), output, tmp_path / "copies")
+    assert all_files(output) == expected
+    shutil.rmtree(output)
+    for _ in in_turn(copies, output):
+        go_on(prepare, *sources, output=output, **given)
         assert all_files(output) == expected
-        if has_finished:
-            break
-        shutil.rmtree(output)
-    assert number > 20
+    assert len(copies) > 20
 
 
 def test_a_holdout_of_an_earlier_corpus_does_not_stay(prepare, sources, tmp_path):

@@ -82,7 +82,7 @@ def test_ranks_and_pipelines_see_the_same(tmp_path: Path) -> None:
 def test_a_phase_equals_a_run_of_its_own(tmp_path: Path) -> None:
     """Each later phase as a branch from the end of the one before it, which has its data and rows as the run's."""
     run_file = write_run(tmp_path, phase_steps=4)
-    shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.keep_every=1")
+    shared = ("lr.warmup_steps=1", "lr.decay_steps=1", "checkpoint.keep_at=[4, 5, 7, 8]")
     unturned = (_phases(tmp_path).replace("40000.0", "10000.0"), *shared, f"run.dir={tmp_path / 'unturned'}")
     cases = [RunCase(str(run_file), "zero0", more) for more in ((_phases(tmp_path), *shared), unturned)]
     run_distributed(cases, world_size=1)

@@ -2,11 +2,17 @@
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from tests.support.hf_encoders import WORDS, save_encoder
 from tests.support.retrieval import word_collection
+from toolkit.experiments.grid import program
+from toolkit.work.claims import Job, work_on
 
 FAMILIES = ("sc", "tc", "qa", "ir")
 
@@ -83,3 +89,19 @@ def write_grid(
     path = folder / f"{output}.toml"
     path.write_text(text)
     return path
+
+
+def run_cells_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have the cells of a grid run in this process, not in workers; the list gets the number of cells of each grid."""
+    numbers = []
+
+    def inline(kind: object, job: Job, *, num_workers: object, logs: Path) -> AbstractContextManager[SimpleNamespace]:
+        def run(look: Callable[[Sequence[str]], object]) -> None:
+            work_on(job)
+            look(())
+
+        numbers.append(len(job.items))
+        return nullcontext(SimpleNamespace(run=run))
+
+    monkeypatch.setattr(program, "open_crew", inline)
+    return numbers

@@ -33,6 +33,14 @@ def llama3(shared_data):
     return tokenization.load(shared_data / "tokenizers" / "llama3" / "tokenizer.model")
 
 
+@pytest.fixture(scope="module")
+def llama3_folder(llama3, tmp_path_factory):
+    """The same as it is saved."""
+    folder = tmp_path_factory.mktemp("llama3")
+    llama3.save(folder)
+    return folder
+
+
 def equal(found, expected):
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
 
@@ -57,10 +65,9 @@ def test_llama_3_gives_the_ids_of_tiktoken_and_has_those_of_the_recipe(shared_da
     )
 
 
-def test_llama_3_saved_gives_the_same_ids_and_fingerprint_and_loads_in_transformers(llama3, texts, tmp_path):
-    llama3.save(tmp_path)
-    again = tokenization.load(tmp_path, rules=LITERAL)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
+def test_llama_3_saved_gives_the_same_ids_and_fingerprint_and_loads_in_transformers(llama3, llama3_folder, texts):
+    again = tokenization.load(llama3_folder, rules=LITERAL)
+    loaded = AutoTokenizer.from_pretrained(llama3_folder)
 
     assert again.fingerprint == llama3.fingerprint
     assert equal(again.encode_batch(texts), llama3.encode_batch(texts))
@@ -69,10 +76,9 @@ def test_llama_3_saved_gives_the_same_ids_and_fingerprint_and_loads_in_transform
     assert llama3.decode(loaded(texts[0]).input_ids) == texts[0]
 
 
-def test_the_fingerprint_is_that_of_a_tokenizer_json_with_a_beginning(llama3, tmp_path):
+def test_the_fingerprint_is_that_of_a_tokenizer_json_with_a_beginning(llama3, llama3_folder, tmp_path):
     """As the family's published tokenizer.json has one: a template puts the bos token in front."""
-    llama3.save(tmp_path)
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content = json.loads((llama3_folder / "tokenizer.json").read_text())
     bos = "<|begin_of_text|>"
     content["post_processor"] = {
         "type": "TemplateProcessing",
@@ -123,10 +129,11 @@ def test_a_tokenizer_json_alone_names_no_end(shared_data, name, eod):
 
 
 @pytest.mark.parametrize("name", ["llama3", "gpt-neox-olmo"])
-def test_the_fast_encoder_equals_the_reference(shared_data, texts, name):
+def test_the_fast_encoder_equals_the_reference(shared_data, texts, llama3, name):
     """With all of Unicode looked at, and whitespace tokens and composed characters in the second vocabulary."""
     pytest.importorskip("gigatoken")
-    tokenizer = tokenization.load(shared_data / "tokenizers" / name, eod=None if name == "llama3" else "<|endoftext|>")
+    olmo = shared_data / "tokenizers" / "gpt-neox-olmo"
+    tokenizer = llama3 if name == "llama3" else tokenization.load(olmo, eod="<|endoftext|>")
     encoder = FastBackend.open(tokenizer)
     hard = ["a    b\n\n   c <|endoftext|> \U00011de0 e\u0301 \U000113c2\U000113c2", "", " " * 200_000]
 

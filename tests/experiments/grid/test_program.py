@@ -3,21 +3,19 @@
 import json
 import shutil
 import threading
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 from transformers import Trainer
 
 from tests.support.checkpoints import write_tiny_run
-from tests.support.grids import FAMILIES, write_grid
+from tests.support.grids import FAMILIES, run_cells_here, write_grid
 from toolkit.experiments.finetune import finetune
 from toolkit.experiments.grid import inputs
 from toolkit.experiments.grid import program as grids
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.finetuning import Initialization, get_task
-from toolkit.work.claims import Claims, work_on
+from toolkit.work.claims import Claims
 from toolkit.work.start import ExecutorKind
 
 END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
@@ -26,14 +24,7 @@ END = {"sc": "jsonl", "tc": "conll", "qa": "json"}
 @pytest.fixture
 def ran(monkeypatch):
     """Numbers of cells that the grids of a test had to run; cells run in this process."""
-    numbers = []
-
-    def inline(kind, job, *, num_workers, logs):
-        numbers.append(len(job.items))
-        return nullcontext(SimpleNamespace(run=lambda look: (work_on(job), look(()))))
-
-    monkeypatch.setattr(grids, "open_crew", inline)
-    return numbers
+    return run_cells_here(monkeypatch)
 
 
 def run(path, **options):

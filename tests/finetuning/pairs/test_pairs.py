@@ -1,8 +1,6 @@
 """Minimal pairs: scores against loops over stock transformers, BLiMP's files, and what a result says."""
 
 import json
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +18,7 @@ from transformers import (
 
 from tests.finetuning.test_encoder_source import GPT_NEO
 from tests.support.checkpoints import TINY_VOCABULARY, model_states, write_checkpoint
-from tests.support.grids import write_data
+from tests.support.grids import run_cells_here, write_data
 from tests.support.hf_decoders import edit_json
 from tests.support.hf_encoders import CLS, EOS, MASK, PAD, plain_tokenizer, save_encoder, template_tokenizer
 from tests.support.runs import write_run
@@ -30,7 +28,6 @@ from toolkit.conversion import from_hf, to_hf
 from toolkit.conversion.weights import settings_of
 from toolkit.core.errors import SettingsError, UserError
 from toolkit.experiments.finetune import finetune
-from toolkit.experiments.grid import program
 from toolkit.experiments.grid.declaration import load_grid
 from toolkit.experiments.grid.plan import GridPlan
 from toolkit.experiments.grid.program import run_grid, show_grid
@@ -43,7 +40,6 @@ from toolkit.model.initialization import initialize_
 from toolkit.run import load_run
 from toolkit.run.identity import snapshot
 from toolkit.testing.models import MODEL_OPTIONS, tiny_settings
-from toolkit.work.claims import work_on
 
 BLIMP = (
     '{"sentence_good": "Who should Derek hug after shocking Richard?", "sentence_bad": "Who should Derek hug Richard '
@@ -324,8 +320,7 @@ def test_a_grid_finds_a_model_without_a_head_before_anything_runs(tmp_path, trai
 
 def test_a_grid_scores_checkpoints_and_decoders_without_rates_or_seeds(tmp_path, trained, monkeypatch, capsys):
     """Beside a task that is trained; the cell is what `toolkit score` gives alone, and is not run twice."""
-    inline = lambda job: SimpleNamespace(run=lambda look: (work_on(job), look(())))  # noqa: E731
-    monkeypatch.setattr(program, "open_crew", lambda kind, job, *_, **__: nullcontext(inline(job)))
+    run_cells_here(monkeypatch)
     data, file = write_data(tmp_path / "data"), write_pairs(tmp_path / "pairs.jsonl", UID="a")
     gpt2 = save_decoder("llama", tmp_path / "llama")
     head = f"[grid]\ndir = '{tmp_path / 'out'}'\nsteps = 1\nthreads = 1\nseeds = [0, 1]\nkeep_models = 'all'\n"
