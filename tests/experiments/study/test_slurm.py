@@ -93,6 +93,7 @@ def test_a_model_that_is_the_beginning_of_a_queued_one_waits_for_its_checkpoint(
         assert submit(str(path)) == 0
     assert slurm.jobs == {"1": (f"{THREE}@8", "")}
     assert load_run(f"{tmp_path}/study/runs/{THREE}/run.toml").checkpoint.keep_at == (3, 8)
+    assert load_run(f"{tmp_path}/study/runs/run-clm-3/run.toml").fork is None
 
 
 def test_what_waits_for_a_job_that_failed_is_submitted_again(tmp_path, monkeypatch, study):

@@ -135,10 +135,13 @@ class StudyPlan:
         keep = tuple(sorted({*leaf.kept, *self._given(name)}))
         settings = self._begun.get(name, leaf.model.run.settings)
         if name not in self._begun and source is not None:
-            fork: ForkSettings | None = ForkSettings.model_validate({"from": str(source.path), "step": source.step})
+            fork = None
             if (last := self.whole(name)) is not None:
                 # Its metrics begin where those of the run with this checkpoint do.
                 fork = saved_settings(read_manifest(last)).fork
+            elif source.step < leaf.model.total_steps:
+                fork = ForkSettings.model_validate({"from": str(source.path), "step": source.step})
+            # Else it is taken over whole once that checkpoint exists.
             settings = settings.model_copy(update={"fork": fork})
         # From the declaration, since a started run already has a place of its own.
         place = leaf.model.run.settings.checkpoint.copy_to
