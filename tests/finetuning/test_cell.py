@@ -33,15 +33,15 @@ def test_a_later_model_takes_the_whole_folder(tmp_path, rows):
     assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["model_type"] == "eurobert"
 
 
-def test_the_saved_tokenizer_truncates_no_more_than_the_models_own(tmp_path, rows):
+@pytest.mark.parametrize(("protocol", "side"), [("standard", "left"), ("paper", None)])
+def test_the_saved_tokenizer_truncates_as_training_and_no_more_than_the_models_own(tmp_path, rows, protocol, side):
     rows.write_text(rows.read_text() + "w1 " * 60 + "\t1\n", encoding="utf-8")
     config = save_encoder("bert", tmp_path / "model") / "tokenizer_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"truncation_side": "left"}))
-    run(rows, config.parent, tmp_path / "out")
+    run(rows, config.parent, tmp_path / "out", SETTINGS.model_copy(update={"protocol": protocol}))
     saved = json.loads((tmp_path / "out" / "model" / "tokenizer.json").read_text())
     assert (saved["truncation"], saved["padding"]) == (None, None)
-    # Training has cut this side off.
-    assert json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())["truncation_side"] == "left"
+    assert json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text()).get("truncation_side") == side
 
 
 def files(folder):

@@ -236,10 +236,10 @@ class TextClassifier:
         for start in range(0, len(given[0]), _ROWS):
             rows = [list(column[start : start + _ROWS]) for column in given]
             # As in training, a text of the paper's protocol that is too long loses its end-of-text token.
-            is_cut = self._longest is None
-            batch = self.tokenizer(*rows, padding=True, truncation=is_cut, return_tensors="pt", verbose=False)
-            inputs = {name: tensor[:, : self._longest] for name, tensor in batch.items()}
-            answers += map(self._answer, self.network(**inputs).logits.numpy())
+            encoded = self.tokenizer(*rows, truncation=self._longest is None, verbose=False)
+            cut = {name: [ids[: self._longest] for ids in column] for name, column in encoded.items()}
+            batch = self.tokenizer.pad(cut, return_tensors="pt", verbose=False)
+            answers += map(self._answer, self.network(**batch).logits.numpy())
         return answers
 
 

@@ -53,7 +53,8 @@ def framed_source(source: EncoderSource, *, protocol: Literal["standard", "paper
         tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
             clean_up_tokenization_spaces=False,
-            truncation_side=tokenizer.truncation_side,
+            # The paper's inputs are cut at their end (`paper_inputs`).
+            truncation_side="right" if is_paper else tokenizer.truncation_side,
             **{role: str(token) for role, token in tokenizer.special_tokens_map.items() if not isinstance(token, list)},
         )
     return fitted_source(source, tokenizer, longest=paper_length(source) if is_paper else source.max_length)
